@@ -62,7 +62,7 @@ static lade_status options_check(const lade_pipeline_options *options) {
 
 /* --- what lade chooses -------------------------------------------------------------------------------------------- */
 
-/* The copy engines are threads of this machine: what counts then is its caches, not the length of a link. */
+/* The copy engines are threads of this machine: its caches count then, not the length of copies on a link. */
 static bool engines_are_threads(const lade_runtime *runtime) {
   return runtime->software_device && runtime->ops->step == NULL;
 }
@@ -71,10 +71,10 @@ static long clamp(long value, long least, long most) { return value < least ? le
 
 /*
  * Note [Readers]
- * Out of the page cache a processor copies 8 to 10 GB/s, and links take 25 to 55 GB/s: readers are three quarters of the
- * processors that the process may use (its affinity mask; the processors and the quota of its control groups, which the processes
- * of a job on this machine share), between 4 and 16. Those that are not needed sleep. Where engines are threads, one processor is
- * theirs.
+ * A processor copies 8 to 10 GB/s out of the page cache, and links take 25 to 55 GB/s: readers are three quarters of
+ * the processors that the process may use (its affinity mask; the processors and the quota of its control groups, which
+ * the processes of a job on this machine share), between 4 and 16. Unneeded readers sleep. If engines are threads, one
+ * processor is theirs.
  */
 static uint32_t readers_choose(const lade_runtime *runtime, uint32_t local_ranks) {
   long cpus = ladei_processors("", local_ranks);
@@ -213,8 +213,8 @@ static lade_status stream_retire(lade_pipeline *pipeline, const ladei_stream *st
     status = status == LADE_OK ? lade_pinned_stream_retire(pipeline->pool, stream->handle) : status;
   }
   if (status == LADE_ERR_DEVICE_LOST) {
-    /* Nothing runs on a lost device, but no stream of it can be retired. The pool finds out when it asks, and that the uses
-     * are over when it then waits; both while the handle still means this stream. */
+    /* Nothing runs on a lost device, but no stream of it can be retired. The pool learns of the loss when it asks, and
+     * that the uses are over when it then waits; both while the handle still means this stream. */
     (void)lade_pinned_process_events(pipeline->pool);
     (void)lade_pinned_empty_cache(pipeline->pool);
   }
@@ -239,7 +239,7 @@ static lade_status copy_stream_destroy(lade_pipeline *pipeline, ladei_pipe_strea
   return LADE_OK;
 }
 
-/* Undoes side_create; what failed is tried again by the next call. */
+/* Undoes side_create; the next call tries failed steps again. */
 static lade_status side_destroy(lade_pipeline *pipeline, ladei_pipe_side *side) {
   for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) {
     lade_status status = copy_stream_destroy(pipeline, &side->copy_streams[i]);
@@ -421,8 +421,8 @@ lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_pool *pool, 
   return status;
 }
 
-/* Called with the lock, which is released meanwhile: the kernel is asked without it to give up what it has. Callbacks that
- * wait in submit for a place are woken: their transfers cannot end before they do. */
+/* Called with the lock, which is released meanwhile to ask the kernel to give up its requests. Callbacks that wait in
+ * submit for a place are woken: their transfers cannot end before they do. */
 static void cancel_all(lade_pipeline *pipeline) {
   ladei_lock_assert_held(&pipeline->lock);
   for (unsigned i = 0; i < 2; i++) {
@@ -464,7 +464,7 @@ static lade_status pipeline_drain(lade_pipeline *pipeline, bool cancel) {
   uint64_t deadline_ns = ladei_pipe_deadline_after(pipeline, timeout_ns != 0 ? timeout_ns : LADE_WAIT_FOREVER);
   ladei_lock_acquire(&pipeline->lock);
   pipeline->stopping = true; /* every completion wakes us */
-  pipeline->closed = cancel; /* nothing would cancel what callbacks submit from here on */
+  pipeline->closed = cancel; /* nothing would cancel later submits of callbacks */
   if (cancel) cancel_all(pipeline);
   while (is_busy(pipeline) && status == LADE_OK) status = pipeline->driver->wait(pipeline, deadline_ns);
   if (status == LADE_ERR_TIMEOUT) drain_error(pipeline);

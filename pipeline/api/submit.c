@@ -131,8 +131,8 @@ static lade_status dependency_record(lade_pipeline *pipeline, const lade_transfe
   return LADE_OK;
 }
 
-/* Small transfers too shall overlap: at least eight chunks where lade chose their size. Without staging there is nothing
- * to overlap with; chunks are then as long as cancelling and urgent transfers may be kept waiting. */
+/* Small transfers overlap, too: at least eight chunks if lade chose their size. Without staging nothing overlaps;
+ * chunks are then as long as cancelling and urgent transfers may be kept waiting. */
 static size_t chunk_for(const lade_pipeline *pipeline, uint64_t bytes, bool unstaged) {
   size_t wanted;
   if (!pipeline->chunk_chosen) return (size_t)pipeline->options.chunk_bytes;
@@ -143,9 +143,9 @@ static size_t chunk_for(const lade_pipeline *pipeline, uint64_t bytes, bool unst
 
 /*
  * Note [Fair queues of submitters]
- * Numbers that callers gave and threads that gave none have half of the fair queues each, so that a thread's own number is
- * beside those of its program and not among them. Two that share a fair queue
- * share its bytes: unfair among themselves, in the order of submission.
+ * Callers' numbers and threads without one have half of the fair queues each, so that a thread's own number is beside
+ * those of its program and not among them. Two submitters on one fair queue share its bytes: unfair among themselves,
+ * in the order of submission.
  */
 static unsigned fair_queue_of(uint64_t submitter) {
   bool thread = submitter == 0;

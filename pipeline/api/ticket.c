@@ -13,8 +13,8 @@
  *
  * Note [Calls in progress]
  * destroy may run beside calls on tickets. It takes driver, storage, streams and events apart once every transfer is
- * finished and no call is counted; a transfer that is not finished keeps it from that, and so does the count from then on.
- * A call that finds its transfer finished uses the ticket alone.
+ * finished and no call is counted; an unfinished transfer holds destroy back, and so does the count from then on. A
+ * call that finds its transfer finished uses the ticket alone.
  */
 #include "pipeline/api/ticket.h"
 
@@ -145,8 +145,8 @@ lade_status lade_ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
   return status;
 }
 
-/* A stream of the caller's that transfers shall be ordered with. Not one that is captured: events would carry the capture
- * to the pipeline's streams, or break it. */
+/* A caller's stream with which transfers shall be ordered. Not one that captures: events would carry the capture to the
+ * pipeline's streams, or break it. */
 lade_status ladei_pipe_caller_stream_resolve(const lade_runtime *runtime, lade_stream stream, ladei_stream *out) {
   ladei_capture_info info;
   lade_status status = runtime->ops->stream_resolve(runtime->self, stream, out);
@@ -158,7 +158,7 @@ lade_status ladei_pipe_caller_stream_resolve(const lade_runtime *runtime, lade_s
   return status;
 }
 
-/* Queues a wait for what is queued on the copy stream. */
+/* Queues a wait for the work queued on the copy stream. */
 static lade_status stream_wait_copy_stream(const lade_pipeline *pipeline, const ladei_stream *stream,
                                            const ladei_stream *copy_stream) {
   const lade_runtime *runtime = pipeline->runtime;

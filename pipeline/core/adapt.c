@@ -16,7 +16,7 @@
  *
  * Note [Requests at once]
  * Storage with latency is faster with more requests under way; a page cache served by as many threads as there are
- * requests is not, and would only hold more blocks. So the window begins with one request per reader and is doubled while
+ * requests is not, and would only hold more blocks. So the window begins with one request per reader and doubles while
  * that brings 2 % at least.
  *
  * Note [Writers]
@@ -52,53 +52,55 @@
  *       with 24, 32 or 36 blocks     0.99                 0.96 to 1.00         0.99
  *   by hand, 192 MiB: 0.78 to 0.82; 384: 0.83 (H200)
  *
- * And two ranks of two GPUs, each with 12 readers that stay, as parts of 12 threads with 2 blocks of 2 MiB (both together 82 to 95
- * GB/s), MiB of each rank:
+ * And two ranks of two GPUs, each with 12 readers that stay, as parts of 12 threads with 2 blocks of 2 MiB (both
+ * together 82 to 95 GB/s), MiB of each rank:
  *
  *   20 x 4    24 x 3   20 x 2         24 x 2         36 x 2   24 x 1.5       30 x 1.5   36 x 1.5       36 x 1   48 x 1
  *   0.70-76   0.81     0.82 to 0.88   0.85 to 0.94   0.91     0.88 to 0.96   0.99       0.94 to 1.05   0.96     0.90
  *
- * (benchmarks/results/h100/staging_sweep.txt, reader_blocks.txt.) Short copies that are queued together lose nothing by their starts
- * (Note [Joined copies] in core_pick.c). Then, parts of the pinned copies alone, on three hosts at rest (staging_joined.txt), and
- * of the first column on a busy one (transfers_beside.json, "windows"):
+ * (benchmarks/results/h100/staging_sweep.txt, reader_blocks.txt.) Short copies that are queued together lose nothing by
+ * their starts (Note [Joined copies] in core_pick.c). Then, parts of the pinned copies alone, on three hosts at rest
+ * (staging_joined.txt), and of the first column on a busy one (transfers_beside.json, "windows"):
  *
  *   MiB, 12 readers    30 x 3.1 = 96    36 x 2 = 72      30 x 2 = 64
  *   at rest            0.94 to 0.97     0.93 to 0.97     0.92 to 0.94
  *   busy               1                                 1.11
  *
- * So all blocks of a machine are 72 MiB together, 36 of 2 MiB, or with two ranks 36 of 1.5 for each, where the link wants 6.4 MiB.
+ * So all blocks of a machine are 72 MiB together, 36 of 2 MiB, or for two ranks 36 of 1.5 each; the link needs 6.4 MiB.
  *
  * Note [Even chunks]
- * A transfer of 64 MiB in blocks of 6.4 MiB had ten chunks and a rest of 16 KiB, which costs as much as any other to start, to
- * cover and to find finished. So what is left is divided by the number of chunks that it takes at least, and that rounded up:
- * to pages, to 64 KiB for chunks from 1 MiB on, to the transfer's unit (whole blocks of a file system, whole checksums).
+ * A transfer of 64 MiB in blocks of 6.4 MiB had ten chunks and a rest of 16 KiB, as costly as any other to start, cover
+ * and find finished. So the remaining bytes are divided by their least number of chunks, and rounded up: to pages, to
+ * 64 KiB for chunks from 1 MiB on, to the transfer's unit (whole blocks of a file system, whole checksums).
  *
  * Note [First and last chunks]
  * With R requests at once of r bytes/s each, chunks of c bytes, a link of L bytes/s and l seconds to start a copy,
  *
- *   T = c/r (the first chunks are read, the link rests) + bytes/L + bytes/c * l + c/L (the last copy)     where R * r > L
- *   T = bytes/(R * r) + c/(2 * r) (some readers are done before others) + c/L                             else
+ *   T = c/r (the first chunks are read, the link rests) + bytes/L + bytes/c * l + c/L (the last copy)  if R * r > L
+ *   T = bytes/(R * r) + c/(2 * r) (some readers are done before others) + c/L                          otherwise
  *
- * On an H200 c is 5 MB, r 5.4 GB/s, or 3.5 in the first 20 ms after a rest, L 55 GB/s: 1 to 1.4 ms beyond the 9.7 ms that
- * 512 MiB take on the link. Shorter chunks for all of it would cost l (3 us) each. So they are short where that is cheap:
+ * On an H200 c is 5 MB, r 5.4 GB/s, or 3.5 in the first 20 ms after a rest, L 55 GB/s: 1 to 1.4 ms beyond the link's
+ * 9.7 ms for 512 MiB. Shorter chunks for all of it would cost l (3 us) each. So they are short where that is cheap:
  *
  *   chunk    |.|.|.|..|..|...|...|....|......|......|......| ... |......|....|...|..|.|.|.|
  *            a ring with nothing under way begins                              little is left
  *
- * A chunk to the device is at most a part of what the ring has begun since it had nothing under way: so the chunks that are
- * being read are about half of that, and the link has the other half to copy. A chunk is no longer than a reader's share of
- * what is left in the ring: so all readers end at about the same time, and the last copy is a short one. Short is 1 MiB: 0.2 ms
- * to read, and 20 us to copy. To the host the first write follows on the first copy, which takes c/L: only the end counts
- * there. By sim_schedule ("h200_512m", "h200_512m_cold", "h200_64m", GB/s): equal chunks 47.9, 37.2, 27.0; so 51.5, 40.9, 42.4;
- * with 512 KiB 51.6, 40.9, 43.0 at twice the chunks; with a quarter of what was begun 51.0, 41.0, 41.9.
+ * A chunk to the device is at most a part of the bytes that the ring has begun since it had nothing under way: so the
+ * chunks being read are about half of these, and the link has the other half to copy. A chunk is no longer than a
+ * reader's share of the bytes left in the ring: so all readers end at about the same time, and the last copy is short.
+ * Short is 1 MiB: 0.2 ms to read, and 20 us to copy. To the host the first write follows the first copy, which takes
+ * c/L: only the end counts there. By sim_schedule ("h200_512m", "h200_512m_cold", "h200_64m", GB/s): equal chunks 47.9,
+ * 37.2, 27.0; so 51.5, 40.9, 42.4; with 512 KiB 51.6, 40.9, 43.0 at twice the chunks; with a quarter of the begun bytes
+ * 51.0, 41.0, 41.9.
  *
  * Note [Little work]
- * Work that is over soon ends with blocks that the link still copies, and a pipeline with little to do gains nothing from longer
- * copies: what counts is that all blocks together stay in the processor's cache. So while the ring has begun and left less than
- * fourteen of the chunks that the link wants for each reader, 1 GiB for twelve, chunks are half as long, 3 MiB at least. On an
- * H200, 512 MiB from the page cache by 12 readers, in turn with longer ones, six times (staging_short.jsonl): 40.2 GB/s (38.4
- * to 42.3) instead of 36.0 (34.5 to 37.5), 0.99 of a loop written by hand instead of 0.91, and 0.30 core-seconds per GiB instead
- * of 0.33. At 2 GiB there is no difference. By sim_schedule, which knows no cache, 512 MiB lose 1.6 %.
+ * Work that is over soon ends with blocks that the link still copies, and a pipeline with little to do gains nothing
+ * from longer copies: for it all blocks together should stay in the processor's cache. So while the ring has begun and
+ * left less than fourteen of the chunks that the link needs for each reader, 1 GiB for twelve, chunks are half as long,
+ * 3 MiB at least. On an H200, 512 MiB from the page cache by 12 readers, in turn with longer chunks, six times
+ * (staging_short.jsonl): 40.2 GB/s (38.4 to 42.3) instead of 36.0 (34.5 to 37.5), 0.99 of a loop written by hand
+ * instead of 0.91, and 0.30 core-seconds per GiB instead of 0.33. At 2 GiB there is no difference. By sim_schedule,
+ * which knows no cache, 512 MiB lose 1.6 %.
  */
 enum { SHORT_BYTES = 1 << 20, START_SHARES = 2, GRANULE_BYTES = 64 << 10, GRANULE_FROM = 1 << 20 };
 enum { LITTLE_WORK_BYTES = 3 << 20, WORK_SHARES = 14 };

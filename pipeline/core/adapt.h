@@ -13,25 +13,24 @@
 /* Chunks that lade chooses: where a link begins, and the most. A refused block is tried again down to the least. */
 enum { LADEI_PIPE_CHUNK_FIRST = 1 << 20, LADEI_PIPE_CHUNK_MOST = 16 << 20, LADEI_PIPE_CHUNK_LEAST = 64 << 10 };
 
-/* Joined copies are as long as so many that the link wants, at most: 0.2 ms; or so many bytes where nothing is known of the link. */
+/* Length of joined copies, at most: copies that the link needs, 0.2 ms; or bytes, if the link is not measured. */
 enum { LADEI_PIPE_JOINED_CHUNKS = 2, LADEI_PIPE_JOINED_FIRST = 4 << 20 };
 
 /* The size that blocks are likely to grow to, before a link is measured: that for 12 GB/s. */
 enum { LADEI_PIPE_CHUNK_BULK = 2 << 20 };
 
-/* A turn of copies is as long as so many that the link wants: Note [Turns] in core_pick.c; or so many bytes where nothing is known of
- * the link. */
+/* A turn of copies, in copies that the link needs: Note [Turns] in core_pick.c; or bytes, if the link is not measured. */
 enum { LADEI_PIPE_TURN_CHUNKS = 4, LADEI_PIPE_TURN_FIRST = 8 << 20 };
 
 /* The chunk for a link that copied `bytes` in `ns`; see Note [Chunk and link]. Whole pages, in the bounds above. */
 size_t ladei_pipe_chunk_for_link(size_t bytes, uint64_t ns);
 
-/* Bytes of blocks under way in a direction; see Note [Bytes under way]. On "sim", which has no cache: 20 of the chunks that the
- * fastest of today's links wants. */
+/* Bytes of blocks under way in a direction; see Note [Bytes under way]. On "sim", which has no cache: 20 of the chunks
+ * that the fastest of today's links needs. */
 #define LADEI_PIPE_WINDOW_BYTES     (UINT64_C(72) << 20)
 #define LADEI_PIPE_WINDOW_BYTES_SIM (UINT64_C(144) << 20)
 
-/* That chunk, or a shorter one where so many blocks of it were more than `window_bytes`; not below a quarter of it, about. */
+/* That chunk, or a shorter one if `blocks` of it exceed `window_bytes`; at least about a quarter of it. */
 size_t ladei_pipe_chunk_for_window(size_t chunk, unsigned blocks, uint64_t window_bytes);
 
 /* The length of the next chunk depends on these. Bytes. */
@@ -47,9 +46,9 @@ typedef struct ladei_pipe_chunk_need {
   uint64_t ring_left;  /* of the ring's transfers, not begun */
 } ladei_pipe_chunk_need;
 
-/* Whether it is shortened, since the ring's work begins or ends: what its request takes says little about storage. */
+/* Whether it is shortened, since the ring's work begins or ends: its request's time says little about storage. */
 bool ladei_pipe_chunk_is_short(const ladei_pipe_chunk_need *need);
-/* The length of the next chunk; see Note [Even chunks] and Note [First and last chunks]. From 1 to what is left. */
+/* The length of the next chunk; see Note [Even chunks] and Note [First and last chunks]. From 1 to the bytes left. */
 size_t ladei_pipe_chunk_next(const ladei_pipe_chunk_need *need);
 
 /*
@@ -72,7 +71,7 @@ typedef struct ladei_pipe_window {
   uint64_t rate;      /* bytes per second before the doubling that is tried */
   unsigned rounds;    /* ends that a measurement takes, for each request of the window */
   unsigned gain_part; /* of the new rate, that a doubling must bring */
-  bool gathers;       /* an end that finds too few out only pauses a measurement; else it ends it */
+  bool gathers;       /* an end that finds too few out only pauses a measurement; otherwise it ends it */
 } ladei_pipe_window;
 
 void ladei_pipe_window_init(ladei_pipe_window *window, unsigned least, unsigned most);
@@ -84,14 +83,13 @@ enum { LADEI_PIPE_CHUNK_TO_FILE = 512 << 10 };
 void ladei_pipe_window_pause(ladei_pipe_window *window);
 
 /*
- * A request ended; `out` were under way until then. Where those are fewer than the window allows, or no more than before
- * the doubling that is tried, what they wait for is something else, and nothing is learned, except that a doubling which is
- * never made use of is taken back. True: `size` has changed.
+ * A request ended; `out` were under way until then. If these are fewer than the window allows, or no more than before
+ * the doubling under trial, they wait for something else, and nothing is learned, except that a doubling never used is
+ * taken back. True: `size` has changed.
  */
 bool ladei_pipe_window_end(ladei_pipe_window *window, size_t bytes, unsigned out, uint64_t now_ns);
 
-/* Requests are of another length from now on: what was measured is void, and a doubling that was being tried is taken
- * back. */
+/* Requests are of another length from now on: the measurements are void, and a doubling under trial is taken back. */
 void ladei_pipe_window_restart(ladei_pipe_window *window);
 
 /* Where a transfer writes through the page cache. */
@@ -112,7 +110,7 @@ typedef struct ladei_pipe_writers {
 
 enum { LADEI_PIPE_WRITE_PLACES = 8 };
 
-/* Those of a pipeline. Of more places the one that was not asked for the longest is forgotten. All zero: nothing is known. */
+/* A pipeline's places. With more of them the one not asked for the longest time is dropped. All zero: none is known. */
 typedef struct ladei_pipe_writers_table {
   ladei_pipe_writers places[LADEI_PIPE_WRITE_PLACES];
   uint64_t uses;
@@ -120,7 +118,7 @@ typedef struct ladei_pipe_writers_table {
 
 /* A transfer to the place begins: WRITE orders of it at once. */
 unsigned ladei_pipe_writers_begin(ladei_pipe_writers_table *table, const ladei_pipe_write_place *place);
-/* One of `out` WRITE orders of the transfer `owner` to that place has ended: so many at once from now on. */
+/* One of `out` WRITE orders of the transfer `owner` to that place has ended. Returns the number at once from now on. */
 unsigned ladei_pipe_writers_end(ladei_pipe_writers_table *table, const ladei_pipe_write_place *place, uint64_t owner,
                                 size_t bytes, unsigned out, uint64_t now_ns);
 

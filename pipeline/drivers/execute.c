@@ -226,8 +226,8 @@ void ladei_pipe_ring_shares_update_awaited(lade_pipeline *pipeline) {
 }
 
 /*
- * Builds without NDEBUG recount the core after changes, and stop the program where an invariant is broken, near its cause:
- * after every so many, such that each pays for a recount of 16 slots or transfers.
+ * Builds without NDEBUG recount the core after changes, and stop the program if an invariant is broken, near its cause:
+ * after a number of changes such that each pays for a recount of 16 slots or transfers.
  */
 static void core_recount(lade_pipeline *pipeline) {
   ladei_lock_assert_held(&pipeline->lock);

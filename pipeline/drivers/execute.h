@@ -5,16 +5,16 @@
 
 #include "pipeline/state/state.h"
 
-/* Executes an order. No lock held. On failure the thread's error record says what, of which file, at which byte. */
+/* Executes an order. No lock held. On failure the thread's error record names the cause, file and byte. */
 lade_status ladei_pipe_execute(lade_pipeline *pipeline, ladei_pipe_order *order);
 
-/* Executes an order and completes it. Called with the lock, which is released meanwhile. `begun_ns`: for the timeline. */
+/* Executes and completes an order. Called with the lock, which is released meanwhile. `begun_ns`: for the timeline. */
 void ladei_pipe_execute_since_locked(lade_pipeline *pipeline, ladei_pipe_order *order, uint64_t begun_ns);
 static inline void ladei_pipe_execute_locked(lade_pipeline *pipeline, ladei_pipe_order *order) {
   ladei_pipe_execute_since_locked(pipeline, order, ladei_pipe_timeline_now(pipeline));
 }
 
-/* Takes the most useful order, after a look at what others wait for. Called with the lock. */
+/* Takes the most useful order, after a look at the blocks that others await. Called with the lock. */
 static inline bool ladei_pipe_order_take_locked(lade_pipeline *pipeline, ladei_pipe_order *out) {
   ladei_lock_assert_held(&pipeline->lock);
   ladei_pipe_yield yield = (ladei_pipe_yield)ladei_pinned_ring_shares_wanted(pipeline->ring_shares);
@@ -35,7 +35,7 @@ static inline void ladei_pipe_ring_shares_update_locked(lade_pipeline *pipeline)
 void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order *order, lade_status status,
                                 const lade_error *error);
 
-/* Puts what the order was for in front of what went wrong; returns `status`. */
+/* Puts the order's purpose in front of the error text; returns `status`. */
 lade_status ladei_pipe_order_explain(const ladei_pipe_order *order, lade_status status);
 
 /* Whether the side copies over its link, for other pipelines. */
@@ -43,7 +43,7 @@ void ladei_pipe_link_tell(ladei_pipe_side *side, bool copies);
 /* Tells others about the ring, and the ring about others. */
 void ladei_pipe_link_look_locked(lade_pipeline *pipeline, ladei_pipe_ring *ring);
 
-/* Blocks grow to what the link was found to want. */
+/* Blocks grow to the measured length of the link's copies. */
 void ladei_pipe_blocks_grow_locked(lade_pipeline *pipeline, ladei_pipe_ring *ring);
 
 #endif /* LADE_PIPELINE_DRIVERS_EXECUTE_H */

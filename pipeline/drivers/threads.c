@@ -7,8 +7,8 @@
  *                        a thread is on the way already; the last one to fall asleep, so that no more threads work than
  *                        are needed. A submit with much to read wakes all that it takes
  *   requests in storage  one thread, the reaper, waits for them there, and completes their orders
- *   only copies to end   one thread, the poller, asks again and again: at once for a moment, then less and less often; and
- *                        so if a block is awaited, at the cap of the pool
+ *   only copies to end one thread, the poller, asks again and again: at once for a moment, then less and less often;
+ *                        also if a block is awaited, at the cap of the pool
  *   nothing              sleep until work is signalled
  *
  * A READ or WRITE of a file that goes through the storage's engine is over for its thread once it is submitted; it comes
@@ -45,39 +45,39 @@
  * Note [Polling]
  * A copy of 64 KiB takes some microseconds, a sleep at least fifty. So the poller first asks without a pause, for about
  * the time that a sleep would cost; from then on it sleeps a quarter of the time it has waited, so that a copy is found
- * finished at most a quarter late and long copies cost few wake-ups. The longest sleep bounds what the end of a
- * transfer is found late.
+ * finished at most a quarter late and long copies cost few wake-ups. The longest sleep bounds the delay at the end of a
+ * transfer.
  */
 enum { SPIN_NS = 50000, SLEEP_LEAST_NS = 50000, SLEEP_MOST_NS = 1000000 };
 
 /*
  * Note [On the way]
- * A thread for each of many small orders would spend more on waking and on the lock than on them. So no thread is woken while
- * one of these is on the way:
+ * A thread for each of many small orders would spend more on waking and on the lock than on them. So no thread is woken
+ * while one of these is on the way:
  *   - a sleeper that was signalled and has not come back (`waking`).
  *   - a thread that waits awake, or asks for the end of copies by POLL (`looking`). The device driver answers that without
  *     waiting, and the thread looks again after it.
  *   - the reaper that was woken (no longer `reaper_waits`), where no thread sleeps.
  *   - a caller between adding to the core and `kick`, and a thread that completes an order.
  * A thread that reads, writes, calls back or makes any other driver call may be kept for ever: it is not on the way,
- * whatever it has seen, and does not start before it has passed on what there is. So each of N orders that hang gets one
- * of N threads (tests/pipeline/threads_test.c).
+ * whatever it has seen, and passes the other orders on before it starts. So each of N orders that hang gets one of N
+ * threads (tests/pipeline/threads_test.c).
  */
 
 /*
  * Note [Readers woken together]
- * A thread that was woken takes 30 to 80 us until it runs, on a virtual machine whose processors rest. Where each wakes the
- * next, 12 readers are all at work after 0.8 ms (benchmarks/results/h200/timeline_512M.json.gz); 512 MiB take 10. So a submit
- * wakes one reader for each MiB that can be read at once: less is not worth a wake-up. They are signalled after the lock is
- * released, else they would wait for it, and be woken again one after the other. A sleeper that was signalled is no longer
- * in the list; its place is there until the driver stops, so that the signal may come late.
+ * A woken thread takes 30 to 80 us until it runs, on a virtual machine whose processors rest. If each wakes the next,
+ * 12 readers are all at work after 0.8 ms (benchmarks/results/h200/timeline_512M.json.gz); 512 MiB take 10. So a submit
+ * wakes one reader for each MiB that can be read at once: less is not worth a wake-up. They are signalled after the
+ * lock is released; otherwise they would wait for it, and be woken again one after the other. A sleeper that was
+ * signalled is no longer in the list; its place is there until the driver stops, so that the signal may come late.
  */
 enum { WAKE_BYTES = 1 << 20, WAKE_MOST = 32 };
 
 /* Threads beside the readers, at most, and how long a callback takes until it counts as stalled. */
 enum { SPARES_MOST = 64, STALL_NS = 50000000 };
 
-/* So many completions are fetched at once. */
+/* Completions fetched at once, at most. */
 enum { REAP_ROOM = 16 };
 
 /* An order whose request is in storage. */
@@ -176,7 +176,7 @@ static bool reap_wanted(const threads_state *state) {
   return !state->reaper && ladei_pipe_storage_in_flight(&state->pipeline->storage) > 0;
 }
 
-/* Sees to it that a thread looks for orders: one on the way, a sleeper, or else the reaper. Called with the lock. */
+/* Makes a thread look for orders: one on the way, a sleeper, or otherwise the reaper. Called with the lock. */
 static void looker_wake(threads_state *state) {
   ladei_lock_assert_held(&state->pipeline->lock);
   if (state->waking > 0 || state->looking > 0) return;
@@ -189,7 +189,7 @@ static void looker_wake(threads_state *state) {
   }
 }
 
-/* This thread is busy from here on: wakes another one for what is left to take, poll or reap. */
+/* This thread is busy from here on: wakes another one if there is more to take, poll or reap. */
 static void work_pass_on(threads_state *state) {
   ladei_lock_assert_held(&state->pipeline->lock);
   const ladei_pipe_core *core = &state->pipeline->core;
@@ -370,7 +370,7 @@ static void call_begin(threads_state *state, const ladei_pipe_order *order, thre
   TAILQ_INSERT_TAIL(&state->calls, call, link);
   state->calling++;
   if (!state->watched) {
-    state->watched = ladei_thread_start(&state->watch, watch_main, state) == 0; /* else with the next call */
+    state->watched = ladei_thread_start(&state->watch, watch_main, state) == 0; /* otherwise with the next call */
   } else if (state->watch_rests) {
     state->watch_rests = false;
     ladei_condition_signal(&state->watch_work);
@@ -402,7 +402,7 @@ static bool order_run(threads_state *state, ladei_pipe_order *order) {
     order_poll(state, order);
     return false;
   }
-  ladei_pipe_core_set_taker(&state->pipeline->core, 0, false); /* what is left is for others */
+  ladei_pipe_core_set_taker(&state->pipeline->core, 0, false); /* the rest is for others */
   work_pass_on(state);
   if (ladei_pipe_chunk_request(order, &request)) {
     request_submit_locked(state, order, &request);
@@ -463,7 +463,7 @@ static void *thread_main(void *argument) {
   return NULL;
 }
 
-/* How many readers can begin at once; see Note [Readers woken together]. Requests of storage's engine take no thread each. */
+/* Readers that can begin at once: Note [Readers woken together]. Requests of storage's engine take no thread each. */
 static uint64_t readers_wanted(const ladei_pipe_core *core) {
   ladei_pipe_core_transfer *transfer = core->rings[0].schedule.issuing;
   const ladei_pipe_storage_file *file = transfer != NULL ? ladei_pipe_ticket_of(transfer)->files : NULL;
@@ -535,7 +535,7 @@ static lade_status threads_start(lade_pipeline *pipeline) {
   ladei_condition_init(&state->watch_work);
   for (unsigned i = 0; i < state->most; i++) ladei_condition_init(&state->beds[i].woken);
   for (unsigned i = 0; i < 2; i++)
-    ladei_pipe_core_set_calls(&pipeline->core.rings[i], (state->most - 1) / 2); /* one is left for all else */
+    ladei_pipe_core_set_calls(&pipeline->core.rings[i], (state->most - 1) / 2); /* one is left for all other orders */
   state->spins = sysconf(_SC_NPROCESSORS_ONLN) > 1;
   pipeline->driver_state = state;
   while (state->count < count) {
