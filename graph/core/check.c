@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recounts the invariants that core.h states, from slots, storages, rows and nodes themselves. Between runs: no path is ending, and no
- * output is on its way.
+ * Recounts the invariants that core.h states, from slots, storages, rows and nodes themselves. Between runs: then no
+ * path is ending, and no output is without its slot.
  */
 #include "base/error.h"
 #include "graph/core/core.h"

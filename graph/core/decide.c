@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ladder: what a call does. Rules are asked in their order until one decides; their numbers are those of
+ * The ladder decides what a call does. The rules apply in order until one decides; their numbers are those of
  * lade_graph_run_record.rule.
  *
  *   2  RECORDING, WARMUP, or EXECUTION before a cold function: the path ends, if it may
  *   3  an input is mutated that is neither static nor the path's: eager
  *   4  the function is cold, or the path has come to warm-ups: warm-up
- *   5  a recording matches: replay. None does, after replays: the path ends, if it may, and the roots are looked at
- *   6  a limit: eager, or the recording longest unused goes
+ *   5  a recording matches: replay. None does, after replays: the path ends, if it may, and the roots are searched
+ *   6  a limit: eager, or the longest unused recording goes
  *   7  record
  *
- * Of a path that ends, nothing is managed any more; what the call has of it is carried. Deciding changes nothing (G6) but what
- * inputs are, and core->why.
+ * When a path ends, none of its memory is managed any more; the call's inputs of it are carried. Deciding changes
+ * nothing (G6) except the classes of inputs, and core->why.
  */
 #include <assert.h>
 
@@ -21,8 +21,8 @@ typedef struct question {
   ladei_tree_core *core;
   ladei_tree_call *call;
   ladei_tree_plan *plan;
-  lade_graph_state state; /* NONE from the end of the path on */
-  bool moved;             /* in the last look some candidate had an input elsewhere */
+  lade_graph_state state; /* NONE after the end of the path */
+  bool moved;             /* in the last search a candidate had an input elsewhere */
 } question;
 
 /* ---- Ends -------------------------------------------------------------------------------------------------------- */
@@ -102,7 +102,7 @@ static ladei_tree_node *look_one_by_one(question *q, const ladei_tree_group *gro
   return NULL;
 }
 
-/* Among the recordings after the current node, or the roots. */
+/* Searches the children of the current node, or the roots. */
 static ladei_tree_node *look(question *q) {
   q->plan->why_count = 0;
   q->moved = false;

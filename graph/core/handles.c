@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slots, which the program's buffers name, storages, the memory behind them, and the path, which counts those alive (G2).
+ * Slots, which the program's buffers name; storages, the memory of slots; the path, which counts alive storages (G2).
  *
- * Both lie in chunks that never move. Free slots wait in a queue: while fewer than LADEI_TREE_SLOT_REST wait, new ones are made, so
- * that what a stale buffer was is known for as many ends of others.
+ * Slots and storages lie in chunks that never move. Free slots wait in a queue: while fewer than LADEI_TREE_SLOT_REST
+ * wait, new ones are made, so that a stale buffer stays known until that many other slots have ended.
  *
- * The path is what has run since it began, with the storages of its outputs. One that ends leaves the core first: for the call that
- * ends it nothing is managed any more. It is cleared when the end stands, and returns where a recording that came after it fails.
+ * The path holds the runs since it began, with their outputs' storages. An ending path leaves the core first: for the
+ * call that ends it, none of its memory is managed. It is cleared when the end is final, and returns if a recording
+ * after it fails.
  *
  * Note [Generations]
- *   A slot's generation counts from a number of its tree's: the tree's number times 2^32 / golden ratio, which puts the trees of a
- *   process far apart. So a buffer is one of this tree's, valid or stale, where its generation is at most `uses` behind the slot's;
- *   all others are foreign.
+ *   A slot's generation counts from a number of its tree: the tree's number times 2^32 / golden ratio, which puts the
+ *   trees of a process far apart. So a buffer is of this tree, valid or stale, if its generation is at most `uses` less
+ *   than the slot's; all others are foreign.
  */
 #include <assert.h>
 #include <stdlib.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether a recording serves a call. Each criterion is asked of all inputs before the next one; the first that fails is the reason.
+ * Whether a recording serves a call. Each criterion is checked for all inputs; the first that fails is the reason.
  *
  * Note [Hashes]
- *   What form, managed and static ask is equality of numbers, so recordings for which a call's hash of these differs cannot match:
- *   where a group has many, a look goes over those of the same hash alone, oldest first, and finds the same recording. The reasons
- *   of the others are not known then; looks in which nothing matches are made once more, one by one.
+ *   The criteria form, managed and static compare numbers, so a recording with another hash of these cannot match. In a
+ *   group with many recordings a search goes only over those of the call's hash, oldest first, and finds the same one.
+ *   The reasons of the others are not known then; if nothing matches, a second search goes over all recordings.
  */
 #include <assert.h>
 

@@ -3,7 +3,7 @@
  * Recordings and the groups that list them.
  *
  * A node and all its lists are one piece of memory. A group with more than LADEI_TREE_GROUP_FEW has a table by hash
- * (match.c, Note [Hashes]). Empty groups stay: they count what was recorded anew for inputs that moved.
+ * (match.c, Note [Hashes]). Empty groups stay: they count the recordings made anew for inputs that moved.
  */
 #include <assert.h>
 #include <stdlib.h>

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Holds: a pool stays as long as anything may run a graph captured into it, whoever destroys the graph.
+ * Holds: a pool stays as long as a graph captured into it may run, also after lade's graph is destroyed.
  *
  *   lade_graph --maker--> hold <--user object-- native graph, executable graphs, launches in flight
  *                          | one use of the pool, and the allocator
  *                          '-- given back by the first of them: the user object's end, or the maker
  *
- * The driver ends a user object in the call that drops the last reference; of an executable graph that was launched, on a thread of
- * its own, some time later. A maker that has waited for the launches and destroyed all that was made cancels the hold, so that the
- * pool is free when its call returns.
+ * The driver ends a user object in the call that drops the last reference; for an executable graph that was launched,
+ * later on a thread of its own. A maker that has waited for the launches and destroyed all executable graphs cancels
+ * the hold, so that the pool is free when its call returns.
  *
- * I1  The use is given back exactly once: by the thread that finds HOLD_ARMED and makes it HOLD_GIVING. A maker that comes second waits for
- *     HOLD_OVER, which is the last that the first one writes.
+ * I1  The use is given back exactly once: by the thread that changes HOLD_ARMED to HOLD_GIVING. A maker that comes
+ *     second waits for HOLD_OVER, the last write of the first thread.
  * I2  A hold has two owners, the maker and the user object; the last one frees it.
- * I3  The end of a user object makes no driver call (lade_device_pool_release() makes none) and waits for nothing but the allocator's
- *     lock. The allocator lives until its last access, which is ladei_device_allocator_release().
+ * I3  The end of a user object makes no driver call (lade_device_pool_release() makes none) and waits only for the
+ *     allocator's lock. The allocator lives until the last access to it, which is ladei_device_allocator_release().
  * Locks: none.
  */
 #include "graph/single/hold.h"
@@ -31,7 +31,7 @@ enum { HOLD_OVER, HOLD_GIVING, HOLD_ARMED };
 struct ladei_graph_hold {
   lade_device_allocator *allocator;
   lade_device_pool_id pool;
-  atomic_int state; /* HOLD_OVER, also before it is tied; I1 */
+  atomic_int state; /* I1; HOLD_OVER also before the hold is tied */
   atomic_int owners;
 };
 
@@ -43,7 +43,7 @@ static void hold_release(ladei_graph_hold *hold) {
 static void hold_give_back(ladei_graph_hold *hold) {
   int expected = HOLD_ARMED;
   if (!atomic_compare_exchange_strong(&hold->state, &expected, HOLD_GIVING)) return;
-  assert(atomic_load(&hold->owners) > 0); /* I1: the thread that gives back has it */
+  assert(atomic_load(&hold->owners) > 0); /* I2: the thread that gives back is one of them */
   (void)lade_device_pool_release(hold->allocator, hold->pool);
   ladei_device_allocator_release(hold->allocator);
   atomic_store(&hold->state, HOLD_OVER);
@@ -95,10 +95,10 @@ lade_status ladei_graph_hold_tie(lade_device_allocator *allocator, lade_device_p
 
 void ladei_graph_hold_cancel(ladei_graph_hold *hold) {
   ladei_backoff wait = {0};
-  ladei_lock_assert_none_held(); /* the other one may need the allocator's */
+  ladei_lock_assert_none_held(); /* the other owner may need the allocator's lock */
   if (hold == NULL) return;
   hold_give_back(hold);
-  while (!ladei_graph_hold_over(hold)) ladei_backoff_wait(&wait); /* by the driver's thread: for a moment (I3) */
+  while (!ladei_graph_hold_over(hold)) ladei_backoff_wait(&wait); /* the driver's thread needs a moment (I3) */
   hold_release(hold);
 }
 

@@ -7,13 +7,13 @@
 
 typedef struct ladei_graph_hold ladei_graph_hold;
 
-/* Ties one use of the pool, which becomes the hold's, to a graph: it is given back when the graph, all executable graphs made of
- * it from now on and their launches are gone. On failure the use is the caller's still, and nothing else is left but, where the
- * driver refused to take its object back, a few bytes. No lock held. */
+/* Ties one use of the pool, which becomes the hold's, to a graph: it is given back when the graph, all executable
+ * graphs made of it from now on and their launches are gone. On failure the use remains the caller's, and nothing else
+ * is left except a few bytes if the driver refused to take its object back. No lock held. */
 lade_status ladei_graph_hold_tie(lade_device_allocator *allocator, lade_device_pool_id pool, ladei_graph graph,
                                  ladei_graph_hold **out);
-/* The maker knows that nothing uses the graph any more: the use is given back before the call returns. Ends the maker's
- * interest, as the other one does. NULL does nothing. */
+/* The maker knows that the graph is no longer used: the use is given back before the call returns. Ends the maker's
+ * ownership; the second function does only that. NULL does nothing. */
 void ladei_graph_hold_cancel(ladei_graph_hold *hold);
 void ladei_graph_hold_drop(ladei_graph_hold *hold);
 /* Whether the use was given back. */

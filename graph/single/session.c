@@ -3,16 +3,16 @@
  * Sessions: from the begin of a capture into a pool to its end, or to a state in which nothing of it is left.
  *
  *   open   pool: made, or named; begun (+1 use, allocations of the streams come from it) -> tally -> driver's capture
- *   close  driver's capture ends: a graph -> was the code's conduct right?
+ *   close  driver's capture ends: a graph -> checks of the calls that the code made
  *   keep   pool ended -> the tally ends, its blocks are the program's
- *   discard, at any place: driver's capture ends -> the tally's blocks are freed -> pool ended -> tally ends -> use given back
+ *   discard, at any point: driver's capture ends -> tally's blocks freed -> pool ended -> tally ends -> use given back
  *
  * I1  After open the session has one use of the pool; keep leaves it to the caller, discard gives it back.
- * I2  A capture that is not the session's is never ended: its number tells (`capture`).
- * I3  Blocks are freed while the pool is captured into, so that a use by another stream of the capture is forgotten with it
- *     (device/native/uses.c, Note [Uses in captures]) and the block is free at once.
- * I4  There is one graph at most, and a record for it from open on: what the driver refuses to take back is the allocator's
- *     (device/native/refused.c).
+ * I2  The session never ends another capture: it compares the capture's number (`capture`).
+ * I3  Blocks are freed while the capture into the pool is open, so that uses by other streams of the capture are
+ *     forgotten with it (device/native/uses.c, Note [Uses in captures]) and the block is free at once.
+ * I4  There is one graph at most, and a record for it from open on: a graph that the driver refuses to take back
+ *     becomes the allocator's (device/native/refused.c).
  * Locks: none.
  */
 #include "graph/single/session.h"
@@ -46,9 +46,9 @@ void ladei_graph_session_graph_drop(ladei_graph_session *session, ladei_graph gr
   session->record = NULL;
 }
 
-enum { ATTEMPTS = 2 }; /* an end that failed without reaching the driver leaves the capture as it was */
+enum { ATTEMPTS = 2 }; /* an end that fails before it reaches the driver leaves the capture as it was */
 
-/* What it captured goes. */
+/* Drops the captured graph. */
 static bool capture_end_once(ladei_graph_session *session) {
   ladei_graph graph = NULL;
   if (ops_of(session)->capture_end(self_of(session), &session->stream, &graph) != LADE_OK) return false;
@@ -180,7 +180,7 @@ static lade_status conduct_judge(const ladei_graph_session *session, const char 
   return ladei_error_prefix(session->tally.refusal.status, "%s: a call of the capture's code was refused: ", call);
 }
 
-/* Whether the begin of its pool has no end yet. */
+/* Checks that the code has not ended the session's pool. */
 static lade_status pool_judge(const ladei_graph_session *session, const char *call) {
   lade_device_allocator *allocator = session->allocator;
   ladei_lock_acquire(&allocator->lock);
@@ -213,7 +213,7 @@ lade_status ladei_graph_session_close(ladei_graph_session *session, const char *
 }
 
 void ladei_graph_session_keep(ladei_graph_session *session) {
-  assert(session->capture == 0); /* it is over */
+  assert(session->capture == 0); /* the capture is over */
   pool_end(session);
   ladei_device_tally_end(session->allocator, &session->tally);
   free(session->record);

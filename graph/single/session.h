@@ -6,22 +6,22 @@
 #include "device/for_graphs.h"
 #include "graph/single/hold.h"
 
-/* Part of its owner's record; zero before open. */
+/* Embedded in its owner's struct; zero before open. */
 typedef struct ladei_graph_session {
   lade_device_allocator *allocator;
-  lade_device_pool_id pool; /* one use of it is the session's, until it is over */
+  lade_device_pool_id pool; /* the session has one use of it until it is over */
   ladei_stream stream;
   uint64_t capture;                   /* its number in the process; 0: it is over */
   bool routed;                        /* the pool's begin has no end yet */
-  bool use_gone;                      /* its use of the pool was given back by its owner's means */
-  ladei_device_refused_graph *record; /* for its graph, where the driver refuses it; NULL: taken */
+  bool use_gone;                      /* the owner has given back its use of the pool, or tied it */
+  ladei_device_refused_graph *record; /* for its graph, if the driver refuses it; NULL: used */
   ladei_device_tally tally;
 } ladei_graph_session;
 
-/* What to capture: the stream, and those whose allocations belong to the pool besides. */
+/* The stream to capture, and other streams whose allocations belong to the pool, too. */
 typedef struct ladei_graph_session_plan {
   const char *call;
-  lade_device_pool_id pool; /* {0, 0}: one of its own */
+  lade_device_pool_id pool; /* {0, 0}: a new pool */
   lade_stream stream;
   const lade_stream *streams;
   size_t stream_count;
@@ -31,15 +31,15 @@ typedef struct ladei_graph_session_plan {
 /* Routes allocations into the pool and begins the capture. On failure nothing is left. */
 lade_status ladei_graph_session_open(ladei_graph_session *session, lade_device_allocator *allocator,
                                      const ladei_graph_session_plan *plan);
-/* The capture ends: its graph, and the use of the pool with it, are the caller's, while the blocks are the session's still. On failure
- * the caller discards the session. */
+/* Ends the capture: its graph and the use of the pool become the caller's, while the blocks remain the session's. On
+ * failure the caller discards the session. */
 lade_status ladei_graph_session_close(ladei_graph_session *session, const char *call, ladei_graph *out_graph);
-/* After a close: the blocks are the program's. */
+/* After a close: the blocks become the program's. */
 void ladei_graph_session_keep(ladei_graph_session *session);
-/* After a close, before a discard: the graph is not wanted. The driver takes it back now or, where it refuses, later. */
+/* After a close, before a discard: drops the graph. The driver takes it back now or, if it refuses, later. */
 void ladei_graph_session_graph_drop(ladei_graph_session *session, ladei_graph graph);
-/* Instead of it, and of close: nothing of the capture is left: no capture, route, block or use of the pool. Leaves the error record
- * alone. The graph, if there is one, is gone already. */
+/* Instead of keep, or of close and keep: leaves no capture, route, block or use of the pool. Keeps the error record as
+ * it is. The graph, if there was one, is gone already. */
 void ladei_graph_session_discard(ladei_graph_session *session);
 
 #endif /* LADE_GRAPH_SINGLE_SESSION_H */

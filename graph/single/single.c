@@ -4,25 +4,26 @@
  *
  *   capture   session: open -> work -> close --> native graph --tie--> hold --instantiate--> version
  *   adopt     the program's native graph ------------'
- *   update    session or the program's graph --> native graph --tie--> hold --exec update, or instantiate--> the current version,
- *                                                                          the former one is spent
+ *   update    session or program's graph --> native graph --tie--> hold --exec update, or instantiate--> version,
+ *                                                                        the former one is spent
  *
- * A version is a native graph, the executable graph that launches use, and the hold of its pool. In an update in place the executable
- * graph goes from the former version to the new one, and the driver has it keep the new native graph's user objects in place of the
- * former one's, once launches under way have ended.
+ * A version is a native graph, the executable graph that launches use, and the hold of its pool. In an update in place
+ * the executable graph moves from the former version to the new one. It then keeps the new native graph's user objects
+ * in place of the former one's, once launches under way have ended.
  *
- * I1  Everything up to the commit of an update makes things that no other thread sees; the commit changes pointers alone. So a failure at
- *     any step leaves the graph as it was.
- * I2  An executable graph is in one driver call at a time: the driver does not serialise them. The thread that makes one has the turn.
- * I3  Launches come one after the other on the device. The driver sees to it for one executable graph; after a replacement the
- *     first launch on another stream waits for `fence`, recorded after the last launch of the former one.
- * I6  The handle of a stream that may be gone is never named: a driver need not survive that. Those that stay are options.stream
- *     and the legacy one. After a launch on any other stream `fence` is recorded at once (`fenced`), and what has to wait for that
- *     launch waits for it. Where that fails the launch is waited for in its place; where that fails too, the device later.
- * I4  What the driver refused to take back is spent, and offered again by each update and by the destruction.
+ * I1  Before its commit an update makes only objects that no other thread sees; the commit only changes pointers. So a
+ *     failure at any step leaves the graph as it was.
+ * I2  An executable graph is in one driver call at a time, as the driver does not serialise them: calls need the turn.
+ * I3  Launches run one after the other on the device. The driver ensures it for one executable graph; after a
+ *     replacement the first launch on another stream waits for `fence`, recorded after the former one's last launch.
+ * I6  The handle of a stream that may be gone is never passed to the driver, which may not survive that. Only
+ *     options.stream and the legacy stream stay. After a launch on any other stream `fence` is recorded at once
+ *     (`fenced`), and all waits for that launch wait for it. If the record fails, the thread waits for the launch at
+ *     once; if that fails, too, for the device later.
+ * I4  Versions that the driver refused to take back stay spent; each update and the destruction offer them again.
  * I5  The allocator lives longer than the graph (ladei_device_allocator_acquire()) and its holds.
- * Locks: the graph's lock (a leaf) guards the turn alone; everything else belongs to the turn, or to the destruction. No driver
- * call is made under it.
+ * Locks: the graph's lock (a leaf) guards only the turn; the turn guards everything else, except in the destruction. No
+ * driver call is made under the lock.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -39,20 +40,20 @@
 
 struct lade_graph {
   lade_device_allocator *allocator;
-  lade_graph_options options; /* `streams` is its own */
+  lade_graph_options options; /* `streams` is its own copy */
   lade_device_pool_id pool;   /* of captures */
   bool adopted;
   atomic_int open_updates;
 
   ladei_lock lock;
   ladei_condition turned;
-  bool turn; /* some thread has it */
+  bool turn; /* a thread has it */
 
   ladei_graph_version *current;
   ladei_graph_version *spent;
   bool launched;
   ladei_stream last; /* of the last launch */
-  bool stays;        /* I6: `last` may be named */
+  bool stays;        /* I6: `last` may be passed to the driver */
   bool fenced;       /* `fence` is after the last launch */
   lade_event fence;  /* NULL: none yet */
   uint64_t fence_context;
@@ -62,7 +63,7 @@ struct lade_graph {
 
 struct lade_graph_capture_state {
   ladei_graph_session session;
-  lade_graph *graph; /* the one to update, or in the making */
+  lade_graph *graph; /* the one to update, or the new one */
   bool is_update;
   uint64_t thread;
 };
@@ -130,7 +131,7 @@ static void graph_free(lade_graph *graph) {
   free(graph);
 }
 
-/* Without a version yet. */
+/* Makes a graph without a version. */
 static lade_status graph_make(lade_device_allocator *allocator, const char *call, const lade_graph_options *options,
                               bool adopts, lade_graph **out) {
   lade_graph_options own;
@@ -162,7 +163,7 @@ static lade_status graph_check(const lade_graph *graph, const char *call) {
   return graph == NULL ? ladei_error_null(call, "graph") : ladei_runtime_check_process(graph->allocator->runtime);
 }
 
-/* A destruction that the driver refused can only be repeated. */
+/* After a destruction that the driver refused, only the destruction can be called. */
 static lade_status destruction_began(const char *call) {
   return ladei_error_argument(call, "graph", "one that lives", "one whose destruction has begun");
 }
@@ -175,7 +176,8 @@ static bool stream_stays(const lade_graph *graph, const ladei_stream *stream) {
          (stream->kind == LADEI_STREAM_ORDINARY && stream->handle == graph->options.stream);
 }
 
-/* All work on the device. Captures that the allocator knows of, except `own` ones, whose driver's part is over, would not outlive it. */
+/* Waits for all work on the device. That would break the captures that the allocator knows, except `own` ones, which
+ * the driver has ended. */
 static lade_status device_finish(const lade_graph *graph, size_t own) {
   size_t captures = atomic_load(&graph->allocator->routes.captures);
   if (captures > own)
@@ -210,8 +212,8 @@ static lade_status fence_drop(lade_graph *graph) {
   return status;
 }
 
-/* An event that may be recorded on streams of this one's context. Where the former one, of another context of the device, is due, the
- * stream has waited for it: the new one is recorded there, and is due in its place. */
+/* Makes `fence` an event for streams of this context. If the former one, of another context of the device, is due, the
+ * stream has waited for it: the new one is recorded on the stream, and is due in its place. */
 static lade_status fence_need(lade_graph *graph, const ladei_stream *stream) {
   lade_event event;
   if (graph->fence != NULL && graph->fence_context == stream->context) return LADE_OK;
@@ -232,7 +234,7 @@ static lade_status fence_need(lade_graph *graph, const ladei_stream *stream) {
   return LADE_OK;
 }
 
-/* I3: before a replacement. An event that is due may be recorded anew: after the same launch, or later. */
+/* I3: before a replacement. A due event may be recorded again: after the same launch, or later. */
 static lade_status fence_place(lade_graph *graph, size_t own_captures, bool *out_due) {
   const lade_runtime *runtime = graph->allocator->runtime;
   *out_due = graph->launched && graph->fenced;
@@ -263,7 +265,7 @@ static lade_status capture_open(lade_graph *graph, const char *call, lade_graph_
   return ladei_graph_session_open(&state->session, graph->allocator, &plan);
 }
 
-/* From the end of the code to a candidate. On failure nothing is left of the session. */
+/* From the end of the code to a candidate. On failure the session is discarded. */
 static lade_status capture_close(lade_graph_capture_state *state, const char *call, ladei_graph_candidate *out) {
   ladei_graph_session *session = &state->session;
   ladei_graph native = NULL;
@@ -276,13 +278,13 @@ static lade_status capture_close(lade_graph_capture_state *state, const char *ca
   return status;
 }
 
-/* What is wrong with a candidate whose use of the pool is tied: the session has none to give back. */
+/* Undoes a candidate that failed later. If its use of the pool is tied, the session has none to give back. */
 static void capture_undo(lade_graph_capture_state *state, ladei_graph_candidate *candidate) {
   state->session.use_gone = !ladei_graph_candidate_discard(state->session.allocator, candidate);
   ladei_graph_session_discard(&state->session);
 }
 
-/* The code's status, as the capture's: with the words that it left. */
+/* The capture's status for the code's: with the text of the code's error. */
 static lade_status work_judge(const char *call, lade_status status, const lade_error *before) {
   if (status == LADE_OK) return LADE_OK;
   lade_error words;
@@ -397,7 +399,7 @@ lade_status lade_graph_capture_abort(lade_graph_capture_state *state) {
 
 /* ---- Adopting ---------------------------------------------------------------------------------------------------- */
 
-/* A candidate of the program's native graph; the use of the pool is new. On failure nothing is left. */
+/* A candidate for the program's native graph, with a new use of the pool. On failure nothing is left. */
 static lade_status native_take(lade_graph *graph, const char *call, lade_device_pool_id pool, void *native_graph,
                                ladei_graph_candidate *out) {
   if (native_graph == NULL) return ladei_error_null(call, "native_graph");
@@ -414,12 +416,12 @@ static lade_status native_take(lade_graph *graph, const char *call, lade_device_
   return status;
 }
 
-/* From the success on the native graph is the graph's, if it is not borrowed. */
+/* After the success the graph owns the native graph, unless it is borrowed. */
 static void native_own(const lade_graph *graph, ladei_graph_candidate *candidate) {
   if ((graph->options.flags & LADE_GRAPH_BORROW_NATIVE) == 0)
     candidate->version->native = candidate->native;
   else
-    candidate->version->lent = true; /* the program may make executable graphs of it as long as it lives */
+    candidate->version->lent = true; /* the program may still make executable graphs of it */
 }
 
 static lade_status adopt_now(lade_device_allocator *allocator, const char *call, lade_device_pool_id pool,
@@ -455,7 +457,7 @@ lade_status lade_graph_adopt(lade_device_allocator *allocator, lade_device_pool_
 
 /* ---- Updating ---------------------------------------------------------------------------------------------------- */
 
-/* With the turn. Whether the executable graph now does what the candidate's native graph does: the driver says so, or leaves it. */
+/* With the turn. The driver updates the executable graph to the candidate's native graph, or leaves it as it was. */
 static lade_status exec_update(lade_graph *graph, const ladei_graph_candidate *candidate, bool *out_updated) {
   ladei_graph_update outcome = LADEI_GRAPH_NOT_UPDATABLE;
   *out_updated = false;
@@ -464,7 +466,7 @@ static lade_status exec_update(lade_graph *graph, const ladei_graph_candidate *c
   return LADE_OK;
 }
 
-/* With the turn: another executable graph, and what its first launch waits for. */
+/* With the turn: makes another executable graph, and the event that its first launch waits for. */
 static lade_status exec_replace(lade_graph *graph, ladei_graph_candidate *candidate) {
   bool due;
   LADEI_TRY(fence_place(graph, candidate->session != NULL ? 1 : 0, &due));
@@ -490,7 +492,7 @@ static void version_commit(lade_graph *graph, ladei_graph_version *version) {
   graph->current = version;
 }
 
-/* On failure the candidate is as it was. */
+/* On failure the candidate stays as it was. */
 static lade_status candidate_commit(lade_graph *graph, ladei_graph_candidate *candidate, bool *out_in_place) {
   bool in_place = false;
   turn_take(graph);
@@ -598,7 +600,7 @@ static bool streams_equal(const ladei_stream *a, const ladei_stream *b) {
   return a->context == b->context && a->id == b->id;
 }
 
-/* I6: right after the launch, which stands whatever fails here. */
+/* I6: right after the launch, which stays valid if this fails. */
 static void fence_launch(lade_graph *graph, const ladei_stream *stream) {
   lade_error before;
   ladei_error_save(&before);
@@ -707,7 +709,7 @@ lade_status lade_graph_info_get(lade_graph *graph, lade_graph_info *info) {
 
 static lade_status destroy_now(lade_graph *graph, bool wait) {
   if (wait) LADEI_TRY(last_finish(graph));
-  if (graph->current != NULL) { /* one more that is spent */
+  if (graph->current != NULL) { /* it is spent, too */
     graph->current->next = graph->spent;
     graph->spent = graph->current;
     graph->current = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Versions of single graphs: in the making, and spent.
+ * Versions of single graphs: candidates, and spent ones.
  *
  * Locks: none; the thread that has the graph's turn.
  */
@@ -19,7 +19,7 @@ lade_status ladei_graph_no_memory(const char *call, size_t bytes) {
 
 /* ---- The end of versions ----------------------------------------------------------------------------------------- */
 
-/* Gives back to the driver what is left of it: NULL fields are gone. The first refusal. */
+/* Gives the rest of it back to the driver: NULL fields are gone. Returns the first refusal. */
 static lade_status version_destroy(lade_device_allocator *allocator, ladei_graph_version *version) {
   const lade_runtime *runtime = allocator->runtime;
   lade_status status = LADE_OK;
@@ -79,7 +79,7 @@ void ladei_graph_spent_forget(lade_device_allocator *allocator, ladei_graph_vers
   }
 }
 
-/* ---- Versions in the making -------------------------------------------------------------------------------------- */
+/* ---- Candidates -------------------------------------------------------------------------------------------------- */
 
 lade_status ladei_graph_candidate_make(lade_device_allocator *allocator, const char *call, ladei_graph native,
                                        ladei_graph_session *session, lade_device_pool_id pool,
