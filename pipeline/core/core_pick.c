@@ -387,8 +387,8 @@ static bool pick_poll(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
  * Note [Blocks for a bulk]
  * A ring learns the best length of copies by copying, and begins with short blocks, which it would give back a moment
  * later. If it has work for half of its blocks at their likely later length, they have that length at once, and each
- * ACQUIRE says how much more will be asked for: then the pool pins the next ones while the first are read into (Note
- * [Growing ahead] in host/grow/grow.c).
+ * ACQUIRE says how much more will be asked for: then the pool pins the next ones while the first are read into
+ * (Note [Growing ahead] in host/grow/grow.c).
  */
 static size_t block_bytes_next(const ladei_pipe_ring *ring, unsigned blocks) {
   size_t bulk = ring->blocks.bulk_bytes < ring->blocks.most_bytes ? ring->blocks.bulk_bytes : ring->blocks.most_bytes;

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which bytes of a chunk lie together on the device, in whatever order they come from the file.
+ * The bytes of a chunk that lie together on the device, in any order of the file.
  *
  *   chunk     [ a1 | b1 | a2 | b2 | a3 | b3 ]        rows of a tensor of which two ranks get columns
  *   device    a1a2a3 ...  b1b2b3                     two chains
  *   block     [ a1 a2 a3 | b1 b2 b3 ]                two copies instead of six
  *
- * A copy of 2 KiB takes the engine as long as one of 64 KiB: in their own order 500 MB of such rows took 90 ms on an H100. Sorted into the
- * block by the processor that reads them they take what any other bytes take.
+ * A copy of 2 KiB takes the engine as long as one of 64 KiB: in file order 500 MB of such rows took 90 ms on an H100.
+ * Sorted into the block by the processor that reads them they take as long as any other bytes.
  */
 #ifndef LADE_PIPELINE_ENDPOINTS_CHAINS_H
 #define LADE_PIPELINE_ENDPOINTS_CHAINS_H
 
 #include "pipeline/state/state.h"
 
-/* So many at most: ranks of a group. */
+/* Chains at most: ranks of a group. */
 enum { LADEI_PIPE_CHAINS_MOST = 64 };
 
 typedef struct ladei_pipe_chain {
@@ -31,7 +31,7 @@ typedef struct ladei_pipe_chains {
   ladei_pipe_chain list[LADEI_PIPE_CHAINS_MOST];
 } ladei_pipe_chains;
 
-/* The chains of a slot's chunk. False: its bytes lie in the block in the order of the chunk. The same answer at any time. */
+/* The chains of a slot's chunk. False: its bytes lie in the block in the chunk's order. The same answer at any time. */
 bool ladei_pipe_chains_find(const ladei_pipe_slot *slot, ladei_pipe_chains *out);
 
 /* Where an extent lies in the block's data. Once for each extent of the chunk, in order. */

@@ -6,13 +6,13 @@
  *   chunks     [         chunk 0         |    chunk 1     ]      chunks end where units do
  *
  * I1  A chunk holds whole units (ladei_pipe_core_transfer.unit_bytes), so each is seen by one thread, in one piece.
- * I2  To the device a unit is checked before its copy is queued, to the host before it is written: what does not match
- *     goes no further.
+ * I2  To the device a unit is checked before its copy is queued, to the host before it is written: mismatching bytes go
+ *     no further.
  * Locks: none. Each element of the caller's array belongs to one chunk.
  */
 #include <stdio.h>
 
-/* Its functions within this file: hashing adds no library to what programs need. */
+/* Its functions within this file: hashing adds no library to those that programs need. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

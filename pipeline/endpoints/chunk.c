@@ -21,7 +21,7 @@
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
-/* Extents that one call reads: what fits on the stack of a thread easily. */
+/* Extents that one call reads: they fit on a thread's stack easily. */
 enum { VECTOR_MOST = 512 };
 
 /* Bytes of a chunk that are one range of a file. */
@@ -95,7 +95,7 @@ static lade_status extent_read(const ladei_pipe_slot *slot, const ladei_pipe_ext
   return range_move(slot, &range);
 }
 
-/* Extents of a file that touch there, up to so many: one call reads them all. */
+/* Up to VECTOR_MOST adjacent extents of a file: one call reads them all. */
 typedef struct vector {
   file_range range;
   ladei_pipe_extent first;

@@ -8,9 +8,9 @@
  * Extents that are adjacent on the device but not in the chunk are sorted into the block: chains.h.
  *
  * I1  Runs are submitted in the order of the block; a failure says whether some were.
- * I2  The host side of a run lies in one pinned range: Note [Copies end with registrations] in runtime/ops.h. A block of
- *     the pool has ends at each multiple of pipeline->register_chunk_bytes, a direct piece where kind_memory.c found them.
- * I3  Runs of several pieces end with allocations of the device: a driver refuses copies that go from one into the next.
+ * I2  The host side of a run lies in one pinned range: Note [Copies end with registrations] in runtime/ops.h. A pool's
+ *     block has ends at each multiple of pipeline->register_chunk_bytes, a direct piece where kind_memory.c found them.
+ * I3  Runs of several pieces end with device allocations: a driver refuses copies that go from one into the next.
  * Locks: none held, none taken. pipeline->no_batch is set once and never cleared.
  */
 #include "pipeline/endpoints/copy.h"
@@ -123,7 +123,7 @@ static void allocation_find(ladei_pipe_copies *copies, const char *device, size_
   out->bytes = bytes;
 }
 
-/* A piece that begins where the last run ends on the device: its run is one of its own where an allocation begins there (I3). */
+/* A piece begins where the last run ends on the device: it has its own run if an allocation begins there (I3). */
 static void piece_begin(ladei_pipe_copies *copies, const ladei_pipe_extent *extent) {
   const char *device = extent->piece->device + extent->offset;
   size_t last = copies->count - 1;
@@ -146,7 +146,7 @@ lade_status ladei_pipe_copies_add_pinned(ladei_pipe_copies *copies, const ladei_
   return status;
 }
 
-/* Of what lies at `at` in the block's data. */
+/* Copies bytes from `at` in the block's data, or to there. */
 static lade_status block_copy(ladei_pipe_copies *copies, char *device, size_t at, size_t bytes) {
   const ladei_pipe_slot *slot = copies->slot;
   char *host = (char *)ladei_pipe_slot_data(slot) + at;
@@ -210,7 +210,7 @@ static lade_status gathered_submit(ladei_pipe_copies *copies) {
 
 lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *order) {
   if (ladei_pipe_ticket_of(order->transfer)->cufile) {
-    order->copies = 0; /* what there was to copy, the host half has moved or will move */
+    order->copies = 0; /* the host half has moved or will move all bytes */
     return LADE_OK;
   }
   ladei_pipe_side *side = ladei_pipe_side_of(pipeline, order->ring);

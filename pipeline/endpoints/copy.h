@@ -6,7 +6,7 @@
 #include "pipeline/endpoints/endpoint.h"
 #include "pipeline/state/state.h"
 
-/* As many runs go into one submission: what fits on the stack of a thread easily. */
+/* Runs of one submission at most: they fit on a thread's stack easily. */
 enum { LADEI_PIPE_RUNS_MOST = 128 };
 
 /* The copies of a chunk, while they are gathered. */
@@ -20,7 +20,7 @@ struct ladei_pipe_copies {
   bool sealed;                         /* a pinned range ends with the last run: nothing is appended to it */
   bool direct;                         /* the last run is of a direct piece */
   ladei_pointer_attributes allocation; /* of the device, that was asked for last; bytes 0: none */
-  size_t bytes;                        /* of all runs so far: what goes over the link */
+  size_t bytes;                        /* of all runs so far: bytes over the link */
   size_t count;
   void *dsts[LADEI_PIPE_RUNS_MOST];
   const void *srcs[LADEI_PIPE_RUNS_MOST];
@@ -32,7 +32,7 @@ lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *ord
 
 /* For tables of kinds of endpoints: adds an extent of direct host memory. */
 lade_status ladei_pipe_copies_add_pinned(ladei_pipe_copies *copies, const ladei_pipe_extent *extent);
-/* ... submits what is gathered, so that a copy of their own comes after it in the chunk; */
+/* ... submits the gathered runs, so that a copy of their own comes after them in the chunk; */
 lade_status ladei_pipe_copies_submit(ladei_pipe_copies *copies);
 /* ... counts that copy, once it is submitted. */
 static inline void ladei_pipe_copies_count(ladei_pipe_copies *copies) {

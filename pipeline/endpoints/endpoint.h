@@ -5,7 +5,7 @@
  *   submit        check, is_direct, open    of each piece
  *   READ, WRITE   move                      of each extent of a piece that is neither direct nor one of a file
  *   COPY          copy                      of each extent of a direct piece
- *   FINISH        files.h closes what was opened
+ *   FINISH        files.h closes the opened files
  *
  * A new kind is a file kind_NAME.c with such a table, and a line in kinds.h.
  */
@@ -34,9 +34,9 @@ struct ladei_pipe_endpoint_kind {
   bool opens_empty;      /* opened, too, where it has no bytes */
   /* Refuses an unusable endpoint; flags are checked afterwards. LADE_ERR_INVALID_ARGUMENT, LADE_ERR_UNSUPPORTED. */
   lade_status (*check)(const ladei_pipe_request *request, const lade_endpoint *host, uint64_t bytes);
-  /* Whether copies reach all of its memory without a staging block; fills in the reaches of the piece. NULL: they do not. */
+  /* Whether copies reach all of its memory without a staging block; sets the piece's reaches. NULL: they do not. */
   bool (*is_direct)(ladei_pipe_request *request, ladei_pipe_piece *piece);
-  /* Opens what it names and what the order FINISH ends. NULL: nothing. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY. */
+  /* Opens its file, which the order FINISH ends. NULL: nothing. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY. */
   lade_status (*open)(ladei_pipe_opening *opening, ladei_pipe_piece *piece);
   /* Moves all bytes of the extent into `buffer`, or out of it. NULL: `open` gives the piece a file. */
   lade_status (*move)(const ladei_pipe_extent *extent, char *buffer, bool reads);

@@ -5,11 +5,11 @@
  *   pieces   a.bin 0..7 | b.bin 3..9 | a.bin 7..8 | memory
  *   files    a.bin ------------------> b.bin                     each once, however many pieces name it
  *
- * I1  piece->file of a piece that lies in a file is in ticket->files; so for pieces without bytes, whose files may have to
- *     be created.
- * I2  The end of a transfer ends all its files, in the order in which they were first named. Atomic files get their names
- *     when all are flushed and closed; when one cannot get its name, those before it have theirs and keep them, and those
- *     after it end as those of a failed transfer.
+ * I1  piece->file of a piece in a file is in ticket->files; also of pieces without bytes, whose files may have to be
+ *     created.
+ * I2  The end of a transfer ends all its files, in the order in which they were first named. Atomic files get their
+ *     names when all are flushed and closed; if one cannot get its name, those before it have theirs and keep them, and
+ *     those after it end as those of a failed transfer.
  * Locks: none taken. ticket->files and pieces are constant from the submit to the order FINISH.
  */
 #include <stdlib.h>
@@ -20,7 +20,7 @@
 #include "base/size.h"
 #include "pipeline/endpoints/files.h"
 
-/* Files of the transfer so far, each at a place that follows from what it was opened as. */
+/* Files of the transfer so far, each at a place that follows from its source. */
 typedef struct file_table {
   ladei_pipe_storage_file **places; /* twice as many as there are pieces, at least: NULL for most */
   size_t mask;
@@ -99,7 +99,7 @@ static bool is_one_range(const ladei_pipe_pieces *pieces) {
   return one;
 }
 
-/* Chunks that suit O_DIRECT, where all is one range; else that is for pieces which begin with whole blocks. */
+/* Chunks that suit O_DIRECT, if all is one range; otherwise pieces that begin with whole blocks use it. */
 static void chunks_suit(lade_ticket *ticket) {
   ladei_pipe_core_transfer *transfer = &ticket->transfer;
   const ladei_pipe_pieces *pieces = &ticket->pieces;
@@ -181,7 +181,7 @@ static bool file_stat(const ladei_pipe_storage_file *file, struct stat *out) {
   return file->fd >= 0 && fstat(file->fd, out) == 0;
 }
 
-/* Note [Writers] in pipeline/core/adapt.c. Threads that the program asked for are all used, and chunks are as it says. */
+/* Note [Writers] in pipeline/core/adapt.c. Threads and chunks that the program chose are used as they are. */
 static void write_place_find(const lade_pipeline *pipeline, lade_ticket *ticket) {
   struct stat facts = {.st_dev = 0};
   unsigned files = 0;

@@ -6,12 +6,12 @@
 #include "pipeline/endpoints/endpoint.h"
 #include "pipeline/state/state.h"
 
-/* For tables of kinds of endpoints: opens the file, or finds it where another piece of the transfer has it open. It is closed
+/* For tables of endpoint kinds: opens the file, or finds it if another piece of the transfer has it open. It is closed
  * with the transfer. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY. */
 lade_status ladei_pipe_file_open(ladei_pipe_opening *opening, const ladei_pipe_storage_source *source,
                                  ladei_pipe_storage_file **out);
 
-/* Opens the files that the ticket's pieces name, and lets its chunks suit them. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY;
+/* Opens the files that the ticket's pieces name, and fits its chunks to them. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY;
  * none is open then. */
 lade_status ladei_pipe_files_open(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request);
 /* Ends them; see ladei_pipe_storage_file_close(). */

@@ -29,7 +29,7 @@ static bool device_is_direct(ladei_pipe_request *request, ladei_pipe_piece *piec
   return true;
 }
 
-/* By itself, after what comes before it in the chunk. */
+/* By itself, after the copies before it in the chunk. */
 static lade_status device_copy(ladei_pipe_copies *copies, const ladei_pipe_extent *extent) {
   const lade_runtime *runtime = copies->pipeline->runtime;
   int own = copies->pipeline->options.device;

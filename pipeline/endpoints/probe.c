@@ -19,8 +19,8 @@
 
 enum { PROBE_OFF = 0, PROBE_IDLE, PROBE_PENDING, PROBE_BUSY };
 
-/* Measurements without a break since the last one that brought anything: some, since one that shared its engine comes out
- * too slow. Then one for so many copies: what the link was shared with may be over. */
+/* Measurements without a break since the last gain: several, since one that shared its engine is too slow. Then one per
+ * REST copies: others' use of the link may be over. */
 enum { PROBES = 8, REST = 64 };
 
 /* Shorter copies measure their start more than the link. */

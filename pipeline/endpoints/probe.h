@@ -5,10 +5,10 @@
 
 #include "pipeline/state/state.h"
 
-/* Creates the probe's events. On failure what was made is for destroy. */
+/* Creates the probe's events. After a failure destroy frees those made. */
 lade_status ladei_pipe_probe_create(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe);
 lade_status ladei_pipe_probe_destroy(const lade_runtime *runtime, ladei_pipe_probe *probe);
-/* Before copies of about so many bytes are queued. True: they are timed, and probe_end is due when they were queued, or were not. */
+/* Before copies of about `bytes` are queued. True: they are timed; probe_end must follow, queued or not. */
 bool ladei_pipe_probe_begin(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe,
                             size_t bytes);
 /* `bytes`: those that went over the link; 0: not all was queued. */

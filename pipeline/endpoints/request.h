@@ -6,8 +6,9 @@
 #include "pipeline/endpoints/endpoint.h"
 
 /*
- * Checks and copies what the transfer consists of, into zeroed `out`, which must stay where it is. On success
- * ladei_pipe_pieces_free is due. LADE_ERR_INVALID_ARGUMENT names the field, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_UNSUPPORTED.
+ * Checks the transfer's pieces and copies them into zeroed `out`, which must stay where it is. After a success
+ * ladei_pipe_pieces_free is due. LADE_ERR_INVALID_ARGUMENT names the field, LADE_ERR_OUT_OF_HOST_MEMORY,
+ * LADE_ERR_UNSUPPORTED.
  */
 lade_status ladei_pipe_request_read(ladei_pipe_request *request, ladei_pipe_pieces *out);
 

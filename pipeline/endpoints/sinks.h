@@ -6,8 +6,8 @@
 #include "pipeline/endpoints/endpoint.h"
 
 /*
- * Refuses pieces that name one file by path in ways that cannot all be obeyed; opens nothing. `request` may have any index, and has
- * that of the piece in question afterwards. LADE_ERR_INVALID_ARGUMENT, LADE_ERR_OUT_OF_HOST_MEMORY.
+ * Refuses pieces that name one file by path in ways that conflict; opens nothing. `request` may have any index, and has
+ * that of the refused piece afterwards. LADE_ERR_INVALID_ARGUMENT, LADE_ERR_OUT_OF_HOST_MEMORY.
  */
 lade_status ladei_pipe_sinks_check(ladei_pipe_request *request);
 

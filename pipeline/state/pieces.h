@@ -24,7 +24,7 @@ typedef struct ladei_pipe_piece {
   bool direct;    /* copies leave or reach host.memory itself: nothing to read or write */
   /* Of direct host memory: */
   uint64_t first_reach; /* bytes to the end of the pinned range that it begins in */
-  uint64_t next_reach;  /* length of each further one, the last perhaps longer than what it holds; 0: there is none */
+  uint64_t next_reach;  /* length of each further one, the last perhaps longer than its bytes; 0: there is none */
 } ladei_pipe_piece;
 
 /* Constant while its transfer lives. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The objects of pipeline/: the pipeline, its tickets, what a driver is. Folders use those to their left alone:
+ * The objects of pipeline/: the pipeline, its tickets, its driver. Folders use only those to their left:
  *
  *   core        storage       state         endpoints                 drivers                  api
  *   what to do  how bytes of  objects,      checking, opening,        doing what the core      the public calls
@@ -32,7 +32,7 @@ typedef struct ladei_pipe_driver ladei_pipe_driver;
 /* Times copies of one direction; see endpoints/probe.c. */
 typedef struct ladei_pipe_probe {
   atomic_int state;
-  ladei_link *link; /* what is known of it */
+  ladei_link *link; /* its measurements */
   lade_event begin;
   lade_event end;
   size_t bytes;          /* of the copy between them */
@@ -70,7 +70,7 @@ struct lade_pipeline {
   lade_pipeline_options options;  /* with all choices made; max_transfers, readers, depth, chunk_bytes not 0 */
   uint64_t register_chunk_bytes;  /* of the pool; 0: its blocks lie in one registration each */
   bool chunk_chosen;              /* by lade: small transfers get smaller chunks, ... */
-  bool chunk_adapts;              /* ... and the first and last chunks are short; blocks grow to what the link wants */
+  bool chunk_adapts;              /* ... and the first and last chunks are short; blocks grow to the link's length */
   bool depth_chosen;              /* by lade: blocks stay in step with the window */
   bool readers_chosen;            /* by lade: fewer write a file where more are not faster */
   unsigned threads;               /* for drivers that have any */
@@ -130,7 +130,7 @@ struct ladei_pipe_driver {
   void (*stop)(lade_pipeline *pipeline);
   /* There may be new orders. Called without the lock. */
   void (*kick)(lade_pipeline *pipeline);
-  /* Does what can be done without time passing; NULL where that happens by itself. Called without the lock. */
+  /* Makes all progress possible without time passing; NULL if that happens by itself. Called without the lock. */
   void (*advance)(lade_pipeline *pipeline);
   /* Called with the lock, which is released meanwhile: lets some time pass. LADE_OK: look again. LADE_ERR_TIMEOUT: the
    * clock reached the deadline, or (virtual time) nothing can ever happen. Other errors: the clock cannot be moved. */
@@ -139,9 +139,9 @@ struct ladei_pipe_driver {
 
 /*
  * Note [Cancelled threads]
- * A thread may be cancelled (pthread_cancel) while it is in a call. Opening and closing files, reads and writes, and what
- * drivers do inside are cancellation points: ended there, a call would keep its place among max_transfers, its ticket, or
- * an order that is never completed. So calls that get to such points hold cancellation off; waits are no points anyhow. It
+ * A thread may be cancelled (pthread_cancel) in a call. Opening and closing files, reads and writes, and steps inside
+ * drivers are cancellation points: ended there, a call would keep its place among max_transfers, its ticket, or an
+ * order that is never completed. So calls that reach such points hold cancellation off; waits are no such points. It
  * takes effect at the first cancellation point after the call. See base/cancellation.h.
  */
 
@@ -150,7 +150,7 @@ void ladei_pipe_ticket_free(lade_ticket *ticket);
 /* Drops one reference and the lock. */
 void ladei_pipe_unref_unlock(lade_pipeline *pipeline);
 
-/* The time, where there is a timeline; else 0. */
+/* The time if there is a timeline, otherwise 0. */
 static inline uint64_t ladei_pipe_timeline_now(const lade_pipeline *pipeline) {
   return pipeline->timeline != NULL ? pipeline->runtime->ops->now_ns(pipeline->runtime->self) : 0;
 }

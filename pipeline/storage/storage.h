@@ -2,17 +2,17 @@
 /*
  * Storage: how bytes of files get into blocks and out of them.
  *
- *   ladei_pipe_storage        one per pipeline: what was chosen, counters, and the engine, if there is one
- *   ladei_pipe_storage_file   one per file of a transfer: descriptors, alignment, what happens at its end
+ *   ladei_pipe_storage        one per pipeline: choices, counters, and the engine, if there is one
+ *   ladei_pipe_storage_file   one per file of a transfer: descriptors, alignment, its end
  *   ladei_pipe_storage_request  one read or write of a file's range, from or into one block
  *
  * A request goes one of two ways. ladei_pipe_storage_run() moves its bytes before it returns, by pread or pwrite.
- * ladei_pipe_storage_submit() hands it to the engine (io_uring), out of which it comes again by ladei_pipe_storage_reap():
+ * ladei_pipe_storage_submit() hands it to the engine (io_uring), which returns it by ladei_pipe_storage_reap():
  *
  *   submit (any thread) --> queue --> kernel --> reap (one thread at a time)     wake: lets a reap return that waits
  *
- * Both ways split the request into system calls by the same rules (storage_request.c): those of O_DIRECT, and what a short read
- * or an interrupted call has left.
+ * Both ways split the request into system calls by the same rules (storage_request.c): those of O_DIRECT, and of the
+ * rest of a short read or an interrupted call.
  */
 #ifndef LADE_PIPELINE_STORAGE_STORAGE_H
 #define LADE_PIPELINE_STORAGE_STORAGE_H
@@ -57,9 +57,9 @@ typedef struct ladei_pipe_storage_file {
   ladei_pipe_file_identity identity; /* of late_path's file */
   size_t align;                      /* of offsets and lengths with O_DIRECT, and so of a range's lead */
   size_t memory_align;               /* of addresses */
-  int fixed_fd;                      /* index of direct_fd or else fd in the engine's table of files; -1: not in it */
+  int fixed_fd;                      /* index of direct_fd (or fd) in the engine's table of files; -1: not in it */
   ladei_save *save;                  /* the file under its temporary name, or NULL */
-  void *cufile_handle;               /* of direct_fd or else fd; NULL: cuFile does not move it */
+  void *cufile_handle;               /* of direct_fd (or fd); NULL: cuFile does not move it */
   _Atomic(bool) direct_off;          /* O_DIRECT turned out not to work */
   _Atomic(bool) cancelled;           /* requests end after the call that is under way */
 } ladei_pipe_storage_file;
@@ -71,7 +71,7 @@ typedef struct ladei_pipe_storage_call {
   uint64_t at; /* in the file */
   char *memory;
   size_t bytes;
-  size_t skip; /* of what is read, so many bytes lie before those asked for */
+  size_t skip; /* bytes read before those asked for */
 } ladei_pipe_storage_call;
 
 typedef struct ladei_pipe_storage_request {
@@ -80,8 +80,8 @@ typedef struct ladei_pipe_storage_request {
   uint64_t offset; /* in the file */
   char *buffer;
   size_t bytes;
-  char *block;        /* what holds the buffer: a read with O_DIRECT may write anywhere in it */
-  size_t block_bytes; /* 0: nothing but the buffer may be written */
+  char *block;        /* holds the buffer: a read with O_DIRECT may write anywhere in it */
+  size_t block_bytes; /* 0: only the buffer may be written */
   int block_index;    /* number of the block's slot, for registering it with the kernel; -1: never */
   void *user;
 
@@ -118,7 +118,7 @@ typedef struct ladei_pipe_storage_engine {
   void (*wake)(void *self);
   /* Marks the file's requests; makes no system call. */
   void (*cancel)(void *self, const ladei_pipe_storage_file *file);
-  /* Asks the kernel to give up what is marked. */
+  /* Asks the kernel to give up marked requests. */
   void (*push)(void *self);
   /* The block of this number is given away: forgets its address. */
   void (*block_forget)(void *self, unsigned index);
@@ -144,12 +144,12 @@ struct ladei_pipe_storage {
   _Atomic(uint64_t) bytes_pread;    /* moved by pread and pwrite, ... */
   _Atomic(uint64_t) bytes_engine;   /* ... by the engine, ... */
   _Atomic(uint64_t) bytes_cufile;   /* ... by cuFile; of the former two ... */
-  _Atomic(uint64_t) bytes_direct;   /* ... so many with O_DIRECT */
+  _Atomic(uint64_t) bytes_direct;   /* ... those with O_DIRECT */
 };
 
 /* --- the storage of a pipeline ------------------------------------------------------------------------------------- */
 
-/* Never fails: what cannot be had is replaced by pread, and the reports say why. `requests`, `blocks`: as create. */
+/* Never fails: pread replaces an unavailable way, and the reports say why. `requests`, `blocks`: as create. */
 void ladei_pipe_storage_open(ladei_pipe_storage *storage, lade_storage wanted, bool software_device, unsigned requests,
                              unsigned blocks);
 /* No file is open any more. */
@@ -161,8 +161,8 @@ void ladei_pipe_storage_info(ladei_pipe_storage *storage, lade_pipeline_info *in
 /* --- files ---------------------------------------------------------------------------------------------------------- */
 
 /*
- * Opens what a transfer needs of a file. Name and descriptor of the source stay the caller's, and valid until the
- * close. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_INVALID_ARGUMENT: a descriptor that appends is to be written.
+ * Opens a transfer's file. Name and descriptor of the source stay the caller's, and valid until the close. LADE_ERR_IO,
+ * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_INVALID_ARGUMENT: a descriptor to be written appends.
  */
 lade_status ladei_pipe_storage_file_open(ladei_pipe_storage *storage, const ladei_pipe_storage_source *source,
                                          bool write, ladei_pipe_storage_file **out);
@@ -174,8 +174,8 @@ void ladei_pipe_storage_file_set_buffered(ladei_pipe_storage_file *file);
  * that costs little. The size stays as it is; unwritten room stays set aside until the file is truncated or removed. */
 void ladei_pipe_storage_file_preallocate(ladei_pipe_storage_file *file, uint64_t begin, uint64_t end);
 
-/* The file's own chunks: at most *chunk_bytes, which is lowered to what O_DIRECT can use. Returns the lead of the first
- * one (core.h). */
+/* The file's own chunks: at most *chunk_bytes, which is lowered to a length that O_DIRECT can use. Returns the lead of
+ * the first one (core.h). */
 size_t ladei_pipe_storage_file_layout(ladei_pipe_storage_file *file, uint64_t offset, uint64_t bytes,
                                       size_t *chunk_bytes);
 
@@ -200,8 +200,8 @@ void ladei_pipe_storage_file_cancel(ladei_pipe_storage_file *file);
 /* Moves the bytes, in the calling thread. LADE_ERR_IO, LADE_ERR_TRUNCATED, LADE_ERR_CANCELLED. */
 lade_status ladei_pipe_storage_run(ladei_pipe_storage_request *request);
 
-/* Reads a range of a file through the page cache into several places, by one call; `bytes` in all of them, `count` at most IOV_MAX. False:
- * not all of it, and why does not matter: the caller reads it again by requests. */
+/* Reads a range of a file through the page cache into several places, by one call; `bytes` in all, `count` at most
+ * IOV_MAX. False: not all of it, for any reason: the caller reads it again by requests. */
 bool ladei_pipe_storage_read_vector(ladei_pipe_storage_file *file, uint64_t offset, const struct iovec *places,
                                     size_t count, size_t bytes);
 
@@ -221,7 +221,7 @@ void ladei_pipe_storage_block_forget(ladei_pipe_storage *storage, unsigned index
 /* Counts a file that O_DIRECT is refused for, with the reason's errno. */
 void ladei_pipe_storage_direct_refuse(ladei_pipe_storage_file *file, int code);
 
-/* LADE_ERR_TRUNCATED: a read at byte `at` got nothing, with so many bytes of its range left. Names where the file ends. */
+/* LADE_ERR_TRUNCATED: a read at byte `at` got nothing, with `left` bytes of its range left. Names the file's end. */
 lade_status ladei_pipe_storage_truncated(const char *name, int fd, uint64_t at, uint64_t left);
 
 /* Sets request->call to the request's next step. */

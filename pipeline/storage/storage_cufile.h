@@ -7,7 +7,7 @@
 
 typedef struct ladei_pipe_cufile ladei_pipe_cufile;
 
-/* Opens library and driver. LADE_ERR_UNSUPPORTED says what is missing, LADE_ERR_OUT_OF_HOST_MEMORY. */
+/* Opens library and driver. LADE_ERR_UNSUPPORTED names the missing part, LADE_ERR_OUT_OF_HOST_MEMORY. */
 lade_status ladei_pipe_cufile_open(ladei_pipe_cufile **out);
 /* NULL does nothing. */
 void ladei_pipe_cufile_close(ladei_pipe_cufile *cufile);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The storage of a pipeline, and the files of its transfers: what to open, and which way their bytes go.
+ * The storage of a pipeline, and the files of its transfers: their descriptors, and the way of their bytes.
  *
  *   wanted    through the page cache     with O_DIRECT
  *   auto      pread                      engine, if there is one
  *   pread     pread                      pread
  *   uring     engine                     engine
- *   cufile    cuFile (files.c says when); else as auto
+ *   cufile    cuFile (files.c says when); otherwise as auto
  *
  * Note [Page cache and io_uring]
  * A processor copies bytes that lie in the page cache, in every way. With pread the reader that asks copies, and as
@@ -185,7 +185,7 @@ static bool direct_alignment(ladei_pipe_storage_file *file) {
     file->memory_align = status.stx_dio_mem_align;
   }
 #endif
-  /* Block devices and file systems use powers of two; anything else is not understood. */
+  /* Block devices and file systems use powers of two; other alignments are refused. */
   return ladei_is_power_of_two(file->align) && ladei_is_power_of_two(file->memory_align);
 }
 
@@ -199,7 +199,7 @@ static int direct_drop(ladei_pipe_storage_file *file) {
   return code;
 }
 
-/* The second descriptor: with O_DIRECT if that is wanted, or without it for what is not aligned. */
+/* The second descriptor: with O_DIRECT if that is wanted, or without it for unaligned bytes. */
 static void direct_open(ladei_pipe_storage_file *file, bool wanted) {
   int flags = fcntl(file->fd, F_GETFL);
   if (flags >= 0 && (flags & O_DIRECT) != 0) {
@@ -265,7 +265,7 @@ static lade_status descriptor_check(const ladei_pipe_storage_file *file) {
                      file->source.name);
 }
 
-/* Whether the file may hold so many descriptors. Only sources by path have a limit: see Note [Open files]. */
+/* Whether the file may hold `count` descriptors. Only sources by path have a limit: see Note [Open files]. */
 static bool descriptors_fit(const ladei_pipe_storage_file *file, unsigned count) {
   const ladei_pipe_storage *storage = file->storage;
   return file->write || !file->source.by_path ||
@@ -293,8 +293,7 @@ static lade_status file_make_late(ladei_pipe_storage_file *file) {
   struct stat facts;
   bool only_fd = file->owns_fd && file->direct_fd < 0 && file->cufile_handle == NULL;
   if (!only_fd || descriptors_fit(file, 1)) return LADE_OK;
-  file->late_path =
-      realpath(file->source.name, NULL); /* what is opened again must not depend on the working directory */
+  file->late_path = realpath(file->source.name, NULL); /* a later open must not depend on the working directory */
   if (file->late_path == NULL || fstat(file->fd, &facts) != 0) return open_error(file->source.name);
   file->identity = ladei_pipe_file_identity_of(&facts);
   file->owns_fd = false;
@@ -309,7 +308,7 @@ static void descriptors_count(ladei_pipe_storage_file *file) {
   atomic_fetch_add(&file->storage->descriptors_open, file->counted);
 }
 
-/* All but what a save holds. errno of the first descriptor that could not be closed well, 0: none. */
+/* All descriptors except a save's. errno of the first one whose close failed, 0: none. */
 static int file_close(ladei_pipe_storage_file *file) {
   atomic_fetch_sub(&file->storage->descriptors_open, file->counted);
   if (file->fixed_fd >= 0) file->storage->engine->file_remove(file->storage->engine_self, file->fixed_fd);

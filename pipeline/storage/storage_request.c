@@ -43,7 +43,7 @@ static size_t call_cut(uint64_t bytes) { return bytes < call_limit ? (size_t)byt
 
 /* --- splitting ----------------------------------------------------------------------------------------------------- */
 
-/* Without a descriptor for the page cache the other one has to do: the kernel refuses what is not aligned. */
+/* Without a descriptor for the page cache the other one is used: the kernel refuses unaligned calls. */
 static void call_plain(ladei_pipe_storage_request *request, uint64_t bytes) {
   const ladei_pipe_storage_file *file = request->file;
   int fd = file->late_path != NULL ? request->late_fd : file->fd >= 0 ? file->fd : file->direct_fd;
@@ -57,7 +57,7 @@ static bool file_is_direct(const ladei_pipe_storage_file *file) {
   return file->direct_fd >= 0 && !atomic_load_explicit(&file->direct_off, memory_order_relaxed);
 }
 
-/* Whole blocks around what is left, as far as the block in memory has room. False: that is nowhere. */
+/* Whole blocks around the bytes left, as far as the block in memory has room. False: it has none. */
 static bool call_direct_read(ladei_pipe_storage_request *request) {
   const ladei_pipe_storage_file *file = request->file;
   uint64_t from = request->offset + request->done;
@@ -78,7 +78,7 @@ static bool call_direct_read(ladei_pipe_storage_request *request) {
   return true;
 }
 
-/* The whole blocks of what is left. False: it does not begin with one. */
+/* The whole blocks of the bytes left. False: these do not begin with one. */
 static bool call_direct_write(ladei_pipe_storage_request *request) {
   const ladei_pipe_storage_file *file = request->file;
   uint64_t at = request->offset + request->done;
