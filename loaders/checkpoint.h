@@ -49,9 +49,9 @@ lade_status ladei_loader_index_read(int folder, const char *name, json_t **out, 
 const char *ladei_loader_index_save_id(const json_t *index);
 
 /*
- * Whether `right` follows `left` directly and yet belongs to another allocation of the driver. A pipeline copies what
- * lies side by side in one go, and a driver refuses copies that go from one allocation into the next: such two must not
- * be in one transfer.
+ * Whether `right` follows `left` directly and yet belongs to another allocation of the driver. A pipeline copies
+ * adjacent bytes in one go, and a driver refuses copies that go from one allocation into the next: such two must not be
+ * in one transfer.
  */
 bool ladei_loader_memory_parts(lade_runtime *runtime, const void *left, uint64_t left_bytes, const void *right);
 
@@ -70,9 +70,9 @@ lade_status ladei_loader_ticket_list_submit(ladei_loader_ticket_list *list, lade
 /* Waits for tickets [first, end), `timeout_ns` at most; the first error in order. */
 lade_status ladei_loader_ticket_list_wait(const ladei_loader_ticket_list *list, size_t first, size_t end,
                                           lade_runtime *runtime, uint64_t timeout_ns);
-/* LADE_NOT_READY while any is under way, else the first error in order. */
+/* LADE_NOT_READY while any is under way, otherwise the first error in order. */
 lade_status ladei_loader_ticket_list_query(const ladei_loader_ticket_list *list, uint64_t *out_bytes_done);
-/* Cancels what is under way, waits for it and releases all. LADE_ERR_TIMEOUT, LADE_ERR_FORKED: the list stays. */
+/* Cancels tickets under way, waits for them and releases all. LADE_ERR_TIMEOUT, LADE_ERR_FORKED: the list stays. */
 lade_status ladei_loader_ticket_list_end(ladei_loader_ticket_list *list);
 
 #endif /* LADE_LOADERS_CHECKPOINT_H */

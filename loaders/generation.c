@@ -6,14 +6,14 @@
  *   model-7-00001-of-00003.safetensors         a file of save 7, which carries the id, too
  *   .model.safetensors.index.json.lade-lock    while a save runs: locked by it (flock), and its journal
  *
- *   begin   lock -> remove what a killed save left -> number, id -> journal: this id, the index's id
+ *   begin   lock -> remove files of a killed save -> number, id -> journal: this id, the index's id
  *   ...     files written and named, index written and named: that is the commit
  *   end     which id does the index carry? the files of the other one go -> lock file removed
  *
- * The lock dies with its process, the lock file does not: where there is one that is not locked, a save was killed, and the
- * journal says which two ids the folder may hold.
+ * The lock dies with its process, the lock file does not: if one is not locked, a save was killed, and the journal has
+ * the two ids that the folder may hold.
  *
- * I1  A file is removed only if its name is one that a save gives, it carries an id of the journal, and the index on disk
+ * I1  A file is removed only if its name is that of a save, it carries an id of the journal, and the index on disk
  *     neither carries this id nor names the file. If the index cannot be read nothing is removed.
  * I2  Files of a save that an index has replaced go only when the index is there for good.
  * I3  No file of a save has the name of another file: numbers are above those of all names in the folder.
@@ -46,7 +46,7 @@ enum { NUMBER_DIGITS = 15, ID_RANDOM_DIGITS = 16, PART_DIGITS = 5, LOCK_TRIES = 
 static const uint64_t number_most = UINT64_C(999999999999999); /* of NUMBER_DIGITS */
 static const char no_index[] = "none";
 static const char foreign_index[] = "foreign";
-static const char broken_index[] = "broken"; /* of which no index says what it named */
+static const char broken_index[] = "broken"; /* the names in it are unknown */
 static const char ending[] = ".safetensors";
 
 static lade_status generation_error(const char *doing, const char *path) {
@@ -258,7 +258,7 @@ static lade_status lock_try(ladei_loader_generation *generation) {
   }
   bool unknown = errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP || errno == EINVAL;
   lade_status status = unknown ? LADE_OK : lock_error(generation);
-  if (own && unknown) (void)unlinkat(generation->folder, generation->lock_name, 0); /* else another save may have it */
+  if (own && unknown) (void)unlinkat(generation->folder, generation->lock_name, 0); /* else: another save may have it */
   return status;
 }
 
@@ -329,8 +329,8 @@ static int rights_count(const ladei_loader_generation *generation, const char *n
   return there ? __builtin_popcount(facts.st_mode & (S_IRWXG | S_IRWXO)) : INT_MAX;
 }
 
-/* New files have new names, so they take the rights of one that they replace: of the files that the index names, the index and a single
- * file, that which allows others least. */
+/* New files have new names, so they take the rights of one that they replace: of the files that the index names, the
+ * index and a single file, the one that allows others least. */
 static lade_status like_find(ladei_loader_generation *generation, json_t *index) {
   const char *tensor, *least = NULL, *before = generation->index_name;
   json_t *value;
@@ -351,7 +351,7 @@ static lade_status like_find(ladei_loader_generation *generation, json_t *index)
                                                    : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "save: no memory");
 }
 
-/* Removes what a killed save left, and finds the number of this one. */
+/* Removes files of a killed save, and finds the number of this one. */
 static lade_status folder_clean(ladei_loader_generation *generation) {
   char new_id[LADEI_LOADER_SAVE_ID_BYTES] = "", old_id[LADEI_LOADER_SAVE_ID_BYTES] = "";
   orphan_walk w = {.dead = NULL};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The saves of one checkpoint of several files: which is the current one, one at a time, and what is left of others. */
+/* The saves of one checkpoint of several files: which is current, one at a time, and remains of others. */
 #ifndef LADE_LOADERS_GENERATION_H
 #define LADE_LOADERS_GENERATION_H
 
@@ -16,7 +16,7 @@ typedef struct ladei_loader_generation {
   bool begun;
   bool locked; /* false where files cannot be locked: two saves at once are not noticed there */
   bool sync;
-  bool pending; /* a killed save has left a journal, and what it says is not done */
+  bool pending; /* a killed save has left a journal, not yet carried out */
   int folder;
   int lock;
   const char *path; /* of the checkpoint; borrowed */
@@ -25,18 +25,18 @@ typedef struct ladei_loader_generation {
   char *like;      /* in the folder: the file whose rights new ones get; NULL: there is none to replace */
   uint64_t number; /* of this save, in the names of its files */
   char id[LADEI_LOADER_SAVE_ID_BYTES];     /* of this save, in its files and its index */
-  char old_id[LADEI_LOADER_SAVE_ID_BYTES]; /* of the save that the index names; else "none", "foreign" or "broken" */
+  char old_id[LADEI_LOADER_SAVE_ID_BYTES]; /* of the index's save; otherwise "none", "foreign" or "broken" */
 } ladei_loader_generation;
 
 /*
- * Locks the checkpoint, removes what killed saves have left, chooses number and id. `path` is that of the checkpoint
- * without ".index.json". LADE_ERR_BUSY while another save of it runs; LADE_ERR_IO, also where no higher
- * number is left; LADE_ERR_OUT_OF_HOST_MEMORY.
+ * Locks the checkpoint, removes files of killed saves, chooses number and id. `path` is the checkpoint's, without
+ * ".index.json". LADE_ERR_BUSY while another save of it runs; LADE_ERR_IO, also if no higher number is left;
+ * LADE_ERR_OUT_OF_HOST_MEMORY.
  */
 lade_status ladei_loader_generation_begin(const char *path, bool sync, ladei_loader_generation *out);
 
-/* Whether a save to `path` could begin, in one file or else several; except files that killed saves left it changes
- * nothing. As lade_safetensors_save(). */
+/* Whether a save to `path` could begin, in one file or several; it changes nothing except files that killed saves left.
+ * As lade_safetensors_save(). */
 lade_status ladei_loader_generation_check(const char *path, bool several);
 
 /* The name of file `number` of `count`, from 0 on, without folder. The caller frees it; NULL without memory. */

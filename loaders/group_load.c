@@ -8,14 +8,15 @@
  *   rank 0   read part 0 . read part 3 . read part 6 .          each rank reads ahead, ...
  *   rank 1   read part 1 . read part 4 . ...
  *   rank 2   read part 2 . ...
- *   group                  | 0 1 2 |      | 3 4 5 |             ... and a round's parts go out when all of them were read
+ *   group                  | 0 1 2 |      | 3 4 5 |             ... and a round's parts go out when all are read
  *
- * D1  All ranks make the same calls of the group, in the same order: what a rank finds wrong on its own it says in the next gather, and
- *     all ranks stop there, with the words of the first rank that failed.
+ * D1  All ranks make the same calls of the group, in the same order: a rank reports an error of its own in the next
+ *     gather, and all ranks stop there, with the words of the first rank that failed.
  * D2  A part goes out only after every rank's read of its part of the round has succeeded.
- * D3  A rank has at most AHEAD + 1 parts between its read and its hand-over. A buffer is read into again only after the copies that
- *     sort its rows, in stream order; these write `sorted` only after the scatter before has returned: a rank reads one part of a round.
- * D4  A failed load leaves no transfer under way, and none of its buffers. (Its memory the caller frees, as without a group.)
+ * D3  A rank has at most AHEAD + 1 parts between read and hand-over. A buffer is read into again only after the copies
+ *     that sort its rows, in stream order; these write `sorted` only after the scatter before: a rank reads one part of
+ *     a round.
+ * D4  A failed load leaves no transfer under way and no buffer. (The caller frees its memory, as without a group.)
  * Locks: none. The thread that calls.
  */
 #include "loaders/group_load.h"
@@ -40,7 +41,7 @@ typedef struct group_load {
   lade_tensor_load *load;
   const ladei_loader_group_plan *plan;
   lade_group *group;
-  ladei_loader_submission rest; /* what this rank reads for itself */
+  ladei_loader_submission rest; /* this rank's reads for itself */
   uint64_t rest_bytes;
   void *buffers[BUFFERS];         /* of rows to be scattered, as the file has them */
   size_t buffer_count, scattered; /* parts read into buffers so far */
@@ -62,7 +63,7 @@ typedef struct load_record {
   char text[440];
 } load_record;
 
-/* `records` has one for each rank. LADE_OK where none tells of a failure; else the first one's, in its words. */
+/* `records` has one for each rank. LADE_OK if none reports a failure; otherwise the first one's, in its words. */
 static lade_status records_outcome(const group_load *g, load_record *records) {
   for (uint32_t i = 0; i < g->plan->size; i++) {
     load_record *r = &records[i];
@@ -95,7 +96,7 @@ static lade_status fares_tell(const group_load *g, load_record *records, lade_st
   return fares_exchange(g, &own, records, status);
 }
 
-/* Compares what each rank has with what rank 0 has. */
+/* Compares each rank's values with rank 0's. */
 static lade_status records_agree(const group_load *g, const load_record *records) {
   char path[96];
   const load_record *first = &records[0];
@@ -150,7 +151,7 @@ static lade_status ranges_submit(group_load *g, lade_transfer *transfer) {
   return status;
 }
 
-/* With O_DIRECT each transfer is one range of a file: of several, those that begin anywhere go through the page cache. */
+/* With O_DIRECT each transfer is one range of a file: of several, unaligned ones would go through the page cache. */
 static lade_status bundle_add(group_load *g, lade_transfer *transfer, const ladei_loader_part *part) {
   const ladei_loader_piece *before = NULL;
   bool direct = (g->load->file_flags & LADE_FILE_DIRECT) != 0;
@@ -181,7 +182,7 @@ static lade_status part_read(group_load *g, size_t number) {
   if (part->root != g->plan->rank) return LADE_OK;
   lade_transfer_init(&transfer);
   transfer.direction = LADE_TO_DEVICE;
-  transfer.after_stream = 1; /* the memory's former user, or what sorts the rows in the buffer (D3) */
+  transfer.after_stream = 1; /* the memory's former user, or the copies that sort the buffer's rows (D3) */
   transfer.stream = target->stream;
   transfer.pieces = g->ranges;
   g->tickets[number] = g->load->tickets.count;
@@ -219,7 +220,7 @@ static lade_status part_prefix(const group_load *g, size_t number, lade_status s
                             (unsigned long long)at, (unsigned)part->root);
 }
 
-/* Queues what puts the rows of each rank together (D3). */
+/* Queues the copies that put the rows of each rank together (D3). */
 static lade_status rows_sort(const group_load *g, const ladei_loader_part *part, const char *rows) {
   const lade_runtime *runtime = g->load->targets[0].pipeline->runtime;
   const ladei_loader_cut *cut = cut_at(g, part->first);
@@ -237,7 +238,7 @@ static lade_status rows_sort(const group_load *g, const ladei_loader_part *part,
   return LADE_OK;
 }
 
-/* Waits for this rank's read of a round, and makes it ready to be handed on: what fails here all ranks hear of (D1). */
+/* Waits for this rank's read of a round, and makes it ready to be handed on: all ranks hear of a failure here (D1). */
 static lade_status round_await(const group_load *g, size_t first, size_t end) {
   for (size_t i = first; i < end; i++) {
     const ladei_loader_part *part = &g->plan->parts[i];
@@ -339,7 +340,7 @@ static lade_status load_agree(const group_load *g, const lade_load_options *opti
 static lade_status load_round(group_load *g, size_t round, size_t rounds, load_record *records) {
   size_t first = round * g->plan->size, end = ladei_size_min(first + g->plan->size, g->plan->part_count);
   lade_status status = round_read(g, round + AHEAD);
-  /* A share of what is for this rank alone goes after it, so that storage is never idle and the others never wait for it. */
+  /* Then a share of this rank's own reads, so that storage is never idle and other ranks never wait for them. */
   uint64_t share = g->rest_bytes / rounds * ladei_size_min(round + AHEAD, rounds);
   if (status == LADE_OK) status = ladei_loader_load_submit(g->load, &g->rest, share);
   if (status == LADE_OK) status = round_await(g, first, end);

@@ -6,8 +6,9 @@
 #include "loaders/tensor_load.h"
 
 /*
- * As lade_safetensors_load() with options->group. `load` is what could be made of the arguments and is filled here; NULL with `status`
- * not LADE_OK: the arguments were refused, which the other ranks must hear. Waits. On failure the load is undone by the caller.
+ * As lade_safetensors_load() with options->group. `load` was made of the arguments and is filled here; NULL with
+ * `status` not LADE_OK: the arguments were refused, which the other ranks must hear. Waits. After a failure the caller
+ * undoes the load.
  */
 lade_status ladei_loader_group_load(lade_tensor_load *load, const lade_load_options *options, lade_status status);
 

@@ -4,13 +4,13 @@
  *
  *   tensor, by its rule            read by                      reaches the others by
  *   REPLICATE                      the root of each part        broadcast, out of and into its place
- *   SLICE, long runs               each rank: its own runs      nothing: all read what they need
+ *   SLICE, long runs               each rank: its own runs      nothing: each reads its own bytes
  *   SLICE, short runs              the root: some rows of all   scatter, sorted by rank on the root's device
  *   RANK, BALANCE                  the rank that has it         nothing
  *
  *   row of a sliced tensor:  | rank 0 | rank 1 | rank 2 |  next row ...          a run is a rank's share of a row
  *
- * P1  Every byte of a tensor of the load is read by exactly one rank: by the root of its one part, or as a run of one rank.
+ * P1  Every byte of a tensor of the load is read by exactly one rank: the root of its one part, or the rank of its run.
  * P2  The plan is a function of the headers, the tensors, the rules, part_bytes and the number of ranks; so it is equal
  *     on all ranks except for the choices by `rank`. The ranks compare checksums before they act on it.
  * P3  Parts are in the order of the files, scattered ones by themselves and the others by themselves. Parts [i * size,
@@ -38,10 +38,11 @@
 
 /*
  * Note [Short runs]
- * A rank's share of a row is read by that rank if it is that long: a read of its own costs storage little then, and the bytes go
- * nowhere else. Shorter ones (8192 columns of two bytes over eight ranks are runs of two kilobytes) are read by rows, in
- * one piece, and sorted on the device, by a copy of rows for each rank. (With a range for each run, sorted by the readers, a submit of 8192
- * ranges took 0.5 ms, and 1 GB on two H100s 1.3 times as long as one rank's load.)
+ * A rank's share of a row is read by that rank if it has LONG_RUN_BYTES: a read of its own costs storage little then,
+ * and the bytes go nowhere else. Shorter ones (8192 columns of two bytes over eight ranks are runs of two kilobytes)
+ * are read by rows, in one piece, and sorted on the device, by a copy of rows for each rank. (With a range for each
+ * run, sorted by the readers, a submit of 8192 ranges took 0.5 ms, and 1 GB on two H100s 1.3 times as long as one
+ * rank's load.)
  */
 enum { LONG_RUN_BYTES = 64 * 1024 };
 /* Of a part, at most: a software device looks at each row, which takes a microsecond. 64 MiB are rows of 1 KiB then. */
@@ -161,7 +162,7 @@ static lade_status rule_find(const lade_load_options *options, const lade_tensor
   return LADE_OK;
 }
 
-/* Neighbours stay together: rank r gets what lies between r and r + 1 n-ths of all bytes that are balanced. */
+/* Neighbours stay together: rank r gets the balanced bytes between r and r + 1 n-ths of all. */
 static void owners_balance(const lade_tensor_load *load, ladei_loader_group_plan *plan) {
   uint64_t total = 0, before = 0;
   for (size_t i = 0; i < load->piece_count; i++)
@@ -190,7 +191,7 @@ static lade_status cuts_make(lade_tensor_load *load, const lade_load_options *op
 
 /* --- pieces ------------------------------------------------------------------------------------------------------- */
 
-/* Whether every rank reads its own runs of a sliced piece: all ranks must say the same, so it is the first rank's run that counts. */
+/* Whether every rank reads its own runs of a sliced piece: all ranks must agree, so the first rank's run decides. */
 static bool runs_are_long(const ladei_loader_cut *cut, uint32_t size) {
   return cut->outer == 1 || ladei_loader_cut_run(cut, 0, size, NULL) >= LONG_RUN_BYTES;
 }
@@ -206,7 +207,7 @@ static void piece_set(ladei_loader_group_plan *plan, const ladei_loader_cut *cut
     p->run_bytes = ladei_loader_cut_run(cut, plan->rank, plan->size, &p->begin);
     p->runs = cut->outer;
     p->run_stride = row;
-    if (cut->outer == 1) { /* also of rows that end within a byte: what the last slice has is the rest */
+    if (cut->outer == 1) { /* also of rows that end within a byte: the last slice has the rest */
       uint64_t begin, end;
       ladei_loader_cut_range(cut, plan->rank, plan->size, &begin, &end);
       p->run_bytes = end == cut->size && begin < end ? whole - p->begin : p->run_bytes;
@@ -359,9 +360,10 @@ static lade_status roots_assign(ladei_loader_group_plan *plan) {
 
 /*
  * Note [Parts]
- * A round costs the time of its calls, whatever its parts hold: 0.3 ms on two H100s, where 64 MiB take 1.5 ms to read. 1 GB to both, by
- * part_bytes, in parts of what one rank takes for all: 16 MiB 1.28, 32 MiB 1.04, 62 MiB 0.86. And the first and the last round overlap
- * with none. So each rank reads eight parts, if they are no longer than 64 MiB and no shorter than 1.
+ * A round costs the time of its calls, whatever its parts hold: 0.3 ms on two H100s, where 64 MiB take 1.5 ms to read.
+ * 1 GB to both, by part_bytes, in parts of one rank's time for all: 16 MiB 1.28, 32 MiB 1.04, 62 MiB 0.86. And the
+ * first and the last round overlap with none. So each rank reads eight parts, if they are no longer than 64 MiB and no
+ * shorter than 1.
  */
 static lade_status part_bytes_set(ladei_loader_group_plan *plan, const lade_load_options *options, uint64_t total) {
   if (options->part_bytes == 0) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which rank reads which bytes when a group loads a checkpoint, and which ranks get them. No file, no device, no group is touched. */
+/* The ranks that read and get each byte when a group loads a checkpoint. No file, device or group is touched. */
 #ifndef LADE_LOADERS_GROUP_PLAN_H
 #define LADE_LOADERS_GROUP_PLAN_H
 
@@ -34,11 +34,11 @@ typedef struct ladei_loader_group_plan {
   size_t part_count, part_capacity;
   uint64_t scatter_bytes; /* of the longest scattered part that this rank reads */
   size_t scatter_count;   /* of those */
-  uint64_t *read_bytes;   /* by rank: what it reads in all */
+  uint64_t *read_bytes;   /* by rank: all its reads */
 } ladei_loader_group_plan;
 
 /*
- * Plans the load of `load`, whose tensors are listed, for one rank, and tells the pieces what they are here: bytes, runs, carried. Parts
+ * Plans the load of `load`, whose tensors are listed, for one rank, and sets the pieces' bytes, runs and carried. Parts
  * are the same on all ranks, in the same order; each round of `size` of them has each rank as root once at most.
  *
  * LADE_ERR_INVALID_ARGUMENT: a rule that does not fit its tensor; LADE_ERR_CALLBACK; LADE_ERR_OUT_OF_HOST_MEMORY. The

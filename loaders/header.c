@@ -2,7 +2,7 @@
 /*
  * Reading the header of a safetensors file, with every rule of the format checked.
  *
- *   {"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}, ...}   and blanks around it
+ *   {"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}, ...}   with blanks around
  *
  * jansson reads the JSON: it refuses text that is not UTF-8, names given twice, numbers beyond 63 bits, and nesting
  * without end. All other rules are checked here.
@@ -229,8 +229,8 @@ static lade_status layout_check(const ladei_loader_header *header, uint64_t data
 
 /* --- JSON --------------------------------------------------------------------------------------------------------- */
 
-/* Text that jansson reads byte by byte. It says of no failed allocation that it was one, and of some it says nothing: a name then
- * misses a character. So errno is looked at before each byte, as malloc() has left it. */
+/* Text that jansson reads byte by byte. It does not report failed allocations as such, and ignores some: a name then
+ * lacks a character. So errno is checked before each byte, as malloc() has left it. */
 typedef struct json_source {
   const char *text;
   size_t bytes, at;

@@ -35,27 +35,28 @@ typedef struct ladei_loader_header {
 } ladei_loader_header;
 
 /*
- * Reads and checks a header. `data_bytes` is what follows it in the file. On failure LADE_ERR_FORMAT, the text saying
- * why, or LADE_ERR_OUT_OF_HOST_MEMORY, and *out is empty.
+ * Reads and checks a header; `data_bytes` follow it in the file. On failure *out is empty: LADE_ERR_FORMAT with the
+ * cause in the text, or LADE_ERR_OUT_OF_HOST_MEMORY.
  */
 lade_status ladei_loader_header_parse(const char *text, size_t text_bytes, uint64_t data_bytes,
                                       ladei_loader_header *out);
 /* Of one that was parsed, or is all zero. */
 void ladei_loader_header_dispose(ladei_loader_header *header);
 
-/* Reads one JSON object, of `what`, with blanks around it; json_decref() it. LADE_ERR_FORMAT, LADE_ERR_OUT_OF_HOST_MEMORY. */
+/* Reads one JSON object, of `what`, blanks around; json_decref() it. LADE_ERR_FORMAT, LADE_ERR_OUT_OF_HOST_MEMORY. */
 lade_status ladei_loader_json_read(const char *text, size_t text_bytes, const char *what, json_t **out);
 
 /* A name in one line of limited length, for messages. */
 enum { LADEI_LOADER_NAME_TEXT_BYTES = 72 };
 const char *ladei_loader_name_text(const char *name, char out[LADEI_LOADER_NAME_TEXT_BYTES]);
 
-/* Stores the bytes of a tensor and returns NULL; or returns what is wrong with its shape, as a static text. */
+/* Stores the bytes of a tensor and returns NULL; or returns the error of its shape, as a static text. */
 const char *ladei_loader_tensor_bytes(lade_dtype dtype, const uint64_t *shape, uint64_t rank, uint64_t *out_bytes);
 
 /*
- * The first bytes of a file, prefix included, as the safetensors package writes them: entries in the order given.
- * Names and metadata are UTF-8; metadata that is not NULL is written, even if it is empty. LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_INVALID_ARGUMENT beyond the format's limit.
+ * The first bytes of a file, prefix included, as the safetensors package writes them: entries in the order given. Names
+ * and metadata are UTF-8; metadata that is not NULL is written, even if it is empty. LADE_ERR_OUT_OF_HOST_MEMORY;
+ * LADE_ERR_INVALID_ARGUMENT beyond the format's limit.
  */
 lade_status ladei_loader_header_write(const ladei_loader_entry *entries, size_t entry_count,
                                       const lade_metadata *metadata, size_t metadata_count, char **out_text,

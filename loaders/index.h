@@ -28,7 +28,7 @@ struct lade_record_index {
   size_t field_count;
   ladei_loader_index_file *files;
   size_t file_count, file_capacity;
-  size_t files_most; /* so many stay open: the first ones */
+  size_t files_most; /* files that stay open: the first ones */
   lade_range *ranges;
   size_t *keys;
   size_t count, capacity;

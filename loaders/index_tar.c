@@ -7,20 +7,20 @@
  *   | member | member | ... | zeros to the end of the file |                    an archive
  *   | member | ... | zeros | member | ... | zeros to the end |                  two, with options.ignore_zeros
  *
- * Where a member's bytes begin is libarchive's position when it has read the header, since no filter lies between it
- * and the file. Where the next one begins is its position when it has skipped the bytes; if that is not right after
- * them, they do not lie together.
+ * A member's bytes begin at libarchive's position when it has read the header, since no filter lies between it and the
+ * file. The next one begins at its position when it has skipped the bytes; if that is not right after them, they do not
+ * lie together.
  *
  * Note [End marks]
  *   libarchive stops at the first block of zeros, or where the file just ends, and looks no further: a header that was
- *   wiped and a second archive would end the shard silently, as they do for GNU tar and tarfile. So what lies at and after
- *   that place is looked at here. After zeros that are to be passed a new reader begins: a second archive owes nothing to
- *   the first.
+ *   wiped and a second archive would end the shard silently, as they do for GNU tar and tarfile. So the bytes at and
+ *   after that place are checked here. After zeros that are to be passed a new reader begins: a second archive is
+ *   independent of the first.
  *
  * Note [Global headers]
- *   A global header of the pax dialect ('g') speaks for all members after it. libarchive passes it, whatever it says; GNU
- *   tar and tarfile obey. Comments and times do not matter here. One that names members, or says how long they are, does:
- *   such an archive is refused. So are headers without "ustar" in them, and sizes in any notation: the judges obey those, too.
+ *   A global header of the pax dialect ('g') applies to all members after it. libarchive passes it; GNU tar and tarfile
+ *   obey. Comments and times do not matter here; names of members and their lengths do: such an archive is refused. So
+ *   are headers without "ustar" in them, and sizes in any notation: GNU tar and tarfile obey those, too.
  *
  * I1  The record in work has a range for each bit of `seen`.
  * I2  Each byte of the file is in a member, in its header or padding, or is zero. (Headers are as libarchive checks them.)
@@ -119,7 +119,7 @@ static lade_status record_continue(tar_shard *s, const char *member, size_t key_
   return s->key != NULL ? LADE_OK : memory_error();
 }
 
-/* A component of the path such as "__meta__". */
+/* Whether a component of the path is like "__meta__". */
 static bool path_is_private(const char *path) {
   for (const char *at = path; *at != '\0';) {
     size_t length = strcspn(at, "/");
@@ -143,7 +143,7 @@ static size_t field_find(const tar_shard *s, const char *extension) {
   return index->field_count;
 }
 
-/* Counts a member that is left out, if what follows one of the dots from `dot` on is a field. */
+/* Counts a member that is left out, if a field follows one of the dots from `dot` on. */
 static void leave_out(tar_shard *s, int kind, const char *member, const char *dot) {
   left_out *of = &s->left_out[kind];
   while (dot != NULL && field_find(s, dot + 1) == s->index->field_count) dot = strchr(dot + 1, '.');
@@ -204,8 +204,8 @@ static lade_status read_error(const tar_shard *s, uint64_t at) {
                      (unsigned long long)at, strerror(reason));
 }
 
-/* Of what follows a header, in whole blocks. A size is octal digits, with blanks around them, or, after a byte 0x80, a number of
- * eleven bytes (base 256). */
+/* Bytes that follow a header, in whole blocks. A size is octal digits, with blanks around them, or, after a byte 0x80,
+ * a number of eleven bytes (base 256). */
 static lade_status header_padded_bytes(const tar_shard *s, uint64_t at, const char header[TAR_BLOCK], uint64_t *out) {
   const unsigned char *field = (const unsigned char *)header + AT_SIZE;
   char digits[SIZE_BYTES + 1] = {0};
@@ -432,8 +432,8 @@ static lade_status zeros_pass(const tar_shard *s, uint64_t at, uint64_t *out) {
   }
 }
 
-/* A global header of the pax dialect with no member after it, as git writes of nothing: libarchive passes it. Of archives one after
- * the other it speaks of the next one's members. */
+/* A global header of the pax dialect with no member after it, as git writes of nothing: libarchive passes it. With
+ * another archive after it, it applies to that one's members. */
 static lade_status global_headers_pass(tar_shard *s) {
   for (;;) {
     char header[TAR_BLOCK];
@@ -502,8 +502,8 @@ static bool name_is_found(const char *name) {
   return *name == '\0';
 }
 
-/* Extensions are compared in lower case, and are of the last component. A field none of whose names is such would never be found:
- * records would lack it, or be left out. */
+/* Extensions are compared in lower case, and are of the last component. A field without such a name would never be
+ * found: records would lack it, or be left out. */
 static lade_status names_check(const lade_record_index *index) {
   uint64_t found = 0; /* bit i: field i can be */
   for (size_t i = 0; i < index->alternative_count; i++)
@@ -526,7 +526,7 @@ static lade_status options_check(const lade_record_index *index, const lade_tar_
   return ladei_options_reserved("lade_index_add_tar", "options.reserved", options->reserved);
 }
 
-/* Puts what a shard has left out into the index's counts, and names the first of each kind. */
+/* Adds a shard's left-out members to the index's counts, and names the first of each kind. */
 static void left_out_tell(tar_shard *s) {
   lade_index_info *sums = &s->index->info;
   const struct {

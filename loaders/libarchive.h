@@ -39,7 +39,7 @@ typedef struct ladei_libarchive {
 #undef LADEI_LIBARCHIVE_MEMBER
 } ladei_libarchive;
 
-/* LADE_ERR_UNSUPPORTED: it is not on this machine, or too old; the message says what to install. */
+/* LADE_ERR_UNSUPPORTED: it is not on this machine, or too old; the message names the package to install. */
 lade_status ladei_libarchive_open(ladei_libarchive *out);
 
 #endif /* LADE_LOADERS_LIBARCHIVE_H */

@@ -10,21 +10,22 @@
  *                submit failed:     |   the wait failed       |   OUT                    |
  *                PLANNED          <-'   STAGED              <-'                        <-'
  *
- * FILLING plans a batch (unless it is planned) and submits its transfer; with skip_unreadable it also leaves out the records
- * that cannot be read. WAITING lets the consumer's stream wait for the transfer. RETURNING records that stream, after whose
- * work the next transfer into the slot runs. These three are *busy*: a thread works on the slot without the lock.
+ * FILLING plans a batch (unless it is planned) and submits its transfer; with skip_unreadable it also leaves out
+ * unreadable records. WAITING lets the consumer's stream wait for the transfer. RETURNING records that stream, after
+ * whose work the next transfer into the slot runs. These three are *busy*: a thread works on the slot without the lock.
  *
  * The next batch of a slot is read while the consumer's stream still works on the one before; only its copies wait, for an
  * event that the pipeline records on that stream when the batch comes back.
  *
  * Device memory comes from the allocator, on the stream that the options name, whose work so far a transfer into a new
  * block waits for; or on one of the loader's own, on which nothing ever runs. A slot keeps its block as long as its
- * batches fit and arrive. A transfer that fails may have waited for no stream, whose work still uses the block then, and the
- * stream may be gone when the batch is tried again: so the block goes back to the allocator, which knows its streams.
+ * batches fit and arrive. A failed transfer may have waited for no stream, whose work still uses the block then, and
+ * the stream may be gone when the batch is tried again: so the block goes back to the allocator, which knows its
+ * streams.
  *
  * I1  The slots that are not EMPTY hold batches next_number .. cursor.batches - 1, each once, and those that are OUT.
- * I2  A busy slot is worked on by one thread, without the lock; other threads look at nothing but its state and its batch's
- *     number and count. So these three change only with the lock held.
+ * I2  One thread works on a busy slot, without the lock; other threads look only at its state and its batch's number
+ *     and count. So these three change only with the lock held.
  * I3  A slot that is EMPTY or PLANNED has no ticket, one that is STAGED or OUT has one.
  * I4  Slots go from state to state as slot_may_become says; slot_set alone changes them.
  * Locks: loader->lock guards states, numbers, cursor, next_number, counters and skips. No call of pipeline, allocator or
@@ -99,7 +100,7 @@ static lade_status slot_check(const lade_loader *loader, const ladei_loader_slot
 
 lade_status ladei_loader_slots_check(lade_loader *loader) {
   uint64_t held = 0;
-  bool filling = false; /* what is being planned is in no slot for a moment */
+  bool filling = false; /* a batch being planned is in no slot for a moment */
   ladei_lock_assert_held(&loader->lock);
   for (const ladei_loader_slot *s = loader->slots; s < slots_end(loader); s++) {
     filling = filling || s->state == LADEI_LOADER_SLOT_FILLING;
@@ -391,7 +392,7 @@ static void batch_pass(lade_loader *loader, ladei_loader_slot *s) {
   loader->state_epoch = s->batch.epoch;
   loader->state_position = s->batch.end_position;
   ladei_lock_release(&loader->lock);
-  (void)slot_refill(loader, s, NULL); /* what keeps it is found again by slot_take() */
+  (void)slot_refill(loader, s, NULL); /* slot_take() meets its failure again */
 }
 
 /* Such errors during one call. */
@@ -401,8 +402,8 @@ typedef struct skipping {
 } skipping;
 
 /*
- * After such an error: whether to try the next batch again. Once even where all of its records can be read, since the
- * failure may have passed. Not where as many records as an endless epoch has were passed over: there is nothing to find.
+ * After such an error: whether to try the next batch again. Once even if all of its records can be read, since the
+ * failure may be over. Not if as many records as an endless epoch has were passed over: none is left to find.
  */
 static bool batch_retry(lade_loader *loader, skipping *so_far) {
   uint64_t left_out = 0;
@@ -533,7 +534,7 @@ static lade_status batch_return(lade_loader *loader, uint64_t number, lade_strea
   lade_ticket_release(s->ticket);
   s->ticket = NULL;
   slot_change(loader, s, LADEI_LOADER_SLOT_FILLING);
-  (void)slot_refill(loader, s, &stream); /* what keeps it is found again by lade_loader_next() */
+  (void)slot_refill(loader, s, &stream); /* lade_loader_next() meets its failure again */
   ladei_error_restore(&error);
   return outcome;
 }

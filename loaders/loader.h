@@ -45,8 +45,8 @@ struct lade_loader {
   ladei_loader_slot slots[64]; /* options.prefetch of them */
 };
 
-/* Recounts I1 and I3 of loader.c, with the lock held. LADE_ERR_INTERNAL names the slot that is wrong. Builds without NDEBUG do so with
- * each change of a slot. */
+/* Recounts I1 and I3 of loader.c, with the lock held. LADE_ERR_INTERNAL names the wrong slot. Builds without NDEBUG do
+ * so with each change of a slot. */
 lade_status ladei_loader_slots_check(lade_loader *loader);
 
 #endif /* LADE_LOADERS_LOADER_H */

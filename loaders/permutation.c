@@ -2,7 +2,7 @@
 /*
  * Shuffled orders, computed place by place.
  *
- * I1  Each round swaps the halves and changes one by what the other says, so it can be undone: a permutation.
+ * I1  Each round swaps the halves and changes one by a function of the other, so it can be undone: a permutation.
  * I2  Walking a permutation's cycle from inside the range comes back inside it: a permutation of the range.
  * Locks: none; constant after init.
  */
@@ -33,7 +33,7 @@ void ladei_permutation_init(ladei_permutation *permutation, uint64_t count, uint
 uint64_t ladei_permutation_at(const ladei_permutation *permutation, uint64_t place) {
   const unsigned half_bits = permutation->half_bits;
   const uint64_t mask = (UINT64_C(1) << half_bits) - 1;
-  assert(place < permutation->count); /* else its cycle may never come back inside the range: I2 */
+  assert(place < permutation->count); /* otherwise its cycle may never come back inside the range: I2 */
   do {
     uint64_t left = place >> half_bits, right = place & mask;
     for (unsigned i = 0; i < LADEI_PERMUTATION_ROUNDS; i++) {

@@ -2,9 +2,9 @@
 /*
  * A shuffled order of 0 .. count-1 that takes no memory: the number at any place is computed.
  *
- * A Feistel network permutes the numbers of an even number of bits; what falls outside the range is permuted again until
- * it is inside (cycle walking), less than four times on average. The round function and the six rounds make orders that
- * the tests cannot distinguish from random ones; they are no cipher.
+ * A Feistel network permutes the numbers of an even number of bits; results outside the range are permuted again until
+ * they are inside (cycle walking), less than four times on average. The round function and the six rounds make orders
+ * that the tests cannot distinguish from random ones; they are no cipher.
  */
 #ifndef LADE_LOADERS_PERMUTATION_H
 #define LADE_LOADERS_PERMUTATION_H

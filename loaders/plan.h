@@ -12,9 +12,9 @@ typedef struct ladei_loader_plan {
   lade_loader_options options; /* with all defaults put in; resume is not used any more */
   uint64_t share;              /* records of an epoch for this rank */
   ladei_loader_index_identity identity;
-  uint64_t *strides; /* room of each field, when padded; else NULL */
-  char *zeros;       /* as many as any gap needs (I4): ... */
-  size_t zero_bytes; /* ... so many */
+  uint64_t *strides; /* room of each field when padded, otherwise NULL */
+  char *zeros;       /* enough for any gap (I4): ... */
+  size_t zero_bytes; /* ... their number */
 } ladei_loader_plan;
 
 /* Where planning is. */
@@ -46,8 +46,8 @@ void ladei_loader_plan_dispose(ladei_loader_plan *plan);
 lade_status ladei_loader_cursor_init(ladei_loader_cursor *cursor, const ladei_loader_plan *plan,
                                      const lade_loader_state *resume);
 
-/* Plans the next batch. count 0: there is none, for an error or because the last epoch is over, and `out` has nothing to
- * submit. On LADE_ERR_OUT_OF_HOST_MEMORY the next call plans the same batch. */
+/* Plans the next batch. count 0: there is none, after an error or because the last epoch is over, and `out` has nothing
+ * to submit. After LADE_ERR_OUT_OF_HOST_MEMORY the next call plans the same batch. */
 lade_status ladei_loader_plan_next(const ladei_loader_plan *plan, ladei_loader_cursor *cursor,
                                    ladei_loader_batch_plan *out);
 void ladei_loader_batch_plan_dispose(ladei_loader_batch_plan *batch);

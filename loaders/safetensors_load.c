@@ -58,7 +58,7 @@ static lade_status options_check(const lade_load_options *options) {
 
 /* --- by target ---------------------------------------------------------------------------------------------------- */
 
-/* Neighbours stay together: target t gets what lies between t and t + 1 n-ths of all bytes. */
+/* Neighbours stay together: target t gets the bytes between t and t + 1 n-ths of all. */
 static void targets_spread(lade_tensor_load *load) {
   uint64_t before = 0, share = load->bytes / load->target_count + 1;
   for (size_t i = 0; i < load->piece_count; i++) {

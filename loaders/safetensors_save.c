@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Saving tensors: which goes into which file and where, the headers, the index.
+ * Saving tensors: their files and places, the headers, the index.
  *
  *   tensors as given --shards--> consecutive ones --order--> by dtype, then by name: entries, header, offsets
  *   each file    without its name: header, tensors  ->  complete, flushed  ->  named, closed
- *   one file     that is all: its renaming replaces the old one
+ *   one file     its renaming replaces the old one
  *   several      under names of this save (generation.c); then the index, whose renaming is the commit
  *
- * Tensors of devices go by transfers, which are submitted when their file is begun; those of host memory are written then, while the
- * transfers are under way. As many files are begun at a time as may be open; the first of them is finished before one more is begun.
+ * Device tensors go by transfers, which are submitted when their file is begun; host tensors are written meanwhile. As
+ * many files are begun at a time as may be open; the first of them is finished before one more is begun.
  *
- * I1  shard.tensors[i] is what entries[i] describes; entries follow each other from 0 on, without gap.
+ * I1  entries[i] describes shard.tensors[i]; entries follow each other from 0 on, without gap.
  * I2  No file is ended before every transfer into it is over.
- * I3  What could keep a file from getting its name is looked for before the first transfer.
+ * I3  Obstacles to a file's renaming are looked for before the first transfer.
  * Locks: none; a save belongs to the calling thread.
  */
 #include <assert.h>

@@ -7,7 +7,7 @@
 
 #include "base/save.h"
 
-/* Creates it in an open folder, with room for `bytes` where the file system can promise that. `like`: as ladei_save_begin_in(). */
+/* Creates it in an open folder, with room for `bytes` if the file system promises it. `like`: ladei_save_begin_in(). */
 lade_status ladei_loader_saved_file_create(int folder, const char *path, const char *like, uint64_t bytes,
                                            ladei_save **out);
 

@@ -50,7 +50,7 @@ void ladei_loader_skips_add(ladei_loader_skips *skips, uint64_t record, const ch
   skip = skip != NULL ? skip : skip_new(skips, record);
   if (skip == NULL) return;
   skip->count++;
-  char *copy = skip->text == NULL ? strdup(text) : NULL; /* what was shown to the program stays where it is */
+  char *copy = skip->text == NULL ? strdup(text) : NULL; /* a text shown to the program stays where it is */
   skip->text = copy != NULL ? copy : skip->text;
 }
 

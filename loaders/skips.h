@@ -8,7 +8,7 @@
 typedef struct ladei_loader_skip {
   uint64_t record;
   uint64_t count; /* times that it was left out */
-  char *text;     /* why, the first time: what went wrong at what byte of which file; NULL: no memory */
+  char *text;     /* the first cause: error, byte and file; NULL: no memory */
 } ladei_loader_skip;
 
 /* The first LADE_LOADER_SKIPS_LISTED different ones, in the order in which they were found. All zero: none. */
@@ -21,8 +21,8 @@ typedef struct ladei_loader_skips {
 void ladei_loader_skips_add(ladei_loader_skips *skips, uint64_t record, const char *text);
 void ladei_loader_skips_dispose(ladei_loader_skips *skips);
 
-/* Reads a record, to find out whether it can be read. LADE_ERR_IO and LADE_ERR_TRUNCATED say what cannot. LADE_ERR_OUT_OF_HOST_MEMORY where
- * it is not known. Waits for the file system. */
+/* Reads a record, to find out whether it can be read. LADE_ERR_IO and LADE_ERR_TRUNCATED name the cause.
+ * LADE_ERR_OUT_OF_HOST_MEMORY: unknown. Waits for the file system. */
 lade_status ladei_loader_record_probe(const lade_record_index *index, uint64_t record);
 
 #endif /* LADE_LOADERS_SKIPS_H */

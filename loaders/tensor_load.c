@@ -249,7 +249,7 @@ static bool ranges_are_full(const lade_tensor_load *load, const ladei_loader_sub
                             const ladei_loader_piece *p) {
   if (s->range_count == 0) return false;
   assert(s->last->target == p->target);
-  /* With O_DIRECT each transfer is one range of a file: of several, those that begin anywhere go through the page cache. */
+  /* With O_DIRECT each transfer is one range of a file: of several, unaligned ones would go through the page cache. */
   if ((load->file_flags & LADE_FILE_DIRECT) != 0 && !ladei_loader_piece_adjoins(load, s->last, p)) return true;
   lade_runtime *runtime = load->targets[p->target].pipeline->runtime;
   return s->range_bytes + p->bytes > s->limit ||

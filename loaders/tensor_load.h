@@ -49,7 +49,7 @@ struct lade_tensor_load {
   atomic_bool intact;                   /* all is there, and of the files that were opened */
   struct ladei_loader_group_plan *plan; /* NULL: without a group */
   uint64_t arrived_bytes;               /* with a group: all that this rank has; its tickets are over and gone */
-  uint64_t transfers;                   /* ... and so many they were */
+  uint64_t transfers;                   /* ... and their number */
 };
 
 /* Names the call in messages. */
@@ -57,7 +57,7 @@ extern const char ladei_loader_load_call[];
 
 lade_status ladei_loader_load_memory_error(void);
 
-/* Lists the tensors, whole and with the target that the options say, else the first one, and orders them. */
+/* Lists the tensors, whole and with the options' target, otherwise the first one, and orders them. */
 lade_status ladei_loader_load_list(lade_tensor_load *load, const lade_load_options *options);
 /* Allocates the memory of all pieces, whose bytes are known. */
 lade_status ladei_loader_load_alloc(lade_tensor_load *load, const lade_load_options *options);
@@ -81,7 +81,7 @@ typedef struct ladei_loader_submission {
   uint64_t limit;
 } ladei_loader_submission;
 
-/* Submits pieces until `bytes` of them are, or all; what is left over in a transfer goes only when all are. */
+/* Submits pieces until `bytes` of them are submitted, or all; a started transfer's rest goes only when all are. */
 lade_status ladei_loader_load_submit(lade_tensor_load *load, ladei_loader_submission *s, uint64_t bytes);
 
 /* Checks that the files read are still those that were opened, after the last read. */

@@ -33,7 +33,7 @@ void ladei_loader_text_put(ladei_loader_text *text, const char *bytes, size_t co
 void ladei_loader_text_put_string(ladei_loader_text *text, const char *string);
 void ladei_loader_text_put_number(ladei_loader_text *text, uint64_t number);
 
-/* A JSON string of valid UTF-8. Escapes what JSON demands to be escaped; `ascii`: all that is not printable ASCII too. */
+/* A JSON string of valid UTF-8. Escapes characters as JSON demands; `ascii`: all except printable ASCII, too. */
 void ladei_loader_text_put_quoted(ladei_loader_text *text, const char *string, bool ascii);
 
 #endif /* LADE_LOADERS_TEXT_H */

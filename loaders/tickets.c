@@ -95,7 +95,7 @@ lade_status ladei_loader_ticket_list_query(const ladei_loader_ticket_list *list,
 
 lade_status ladei_loader_ticket_list_end(ladei_loader_ticket_list *list) {
   lade_error before;
-  ladei_error_save(&before); /* the outcomes of what is cancelled here do not matter */
+  ladei_error_save(&before); /* outcomes of cancelled tickets do not matter here */
   for (size_t i = 0; i < list->count; i++) {
     lade_status status = lade_ticket_cancel(list->tickets[i]);
     if (status != LADE_OK) return status;

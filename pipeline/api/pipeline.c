@@ -92,7 +92,7 @@ enum { JOINED_MOST = 8 };
  * eight for copies, which wait for each other and until their end is found. (On an H200 with 12 readers four leave its
  * link idle for a twentieth of the time.) To a GPU two for each reader, so that it finds a block of its own
  * (Note [Readers that stay] in core_pick.c) while others are copied. If the copy engine is a thread, chunks should pass
- * from reader to engine through the caches, yet not so fast that a moment without a processor stops the other side: 1 MiB
+ * reader to engine through the caches, yet not so fast that a moment without a processor stops the other side: 1 MiB
  * does best from 64 KiB to 16 MiB (benchmarks/run_targets), and chunks that no cache holds anyway get few blocks.
  *
  * Eight more are for chunks of stalled transfers (core_schedule.c, Note [Stalled transfers]): half of all slots then
