@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether a recording serves a call. Each criterion is checked for all inputs; the first that fails is the reason.
+ * Whether a recording serves a call. Each criterion is checked for all inputs before the next one; the first that fails
+ * is the reason.
  *
  * Note [Hashes]
  *   The criteria form, managed and static compare numbers, so a recording with another hash of these cannot match. In a

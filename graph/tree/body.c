@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A body's context: what it asks, allocates and names, and what becomes of all that when it returns.
+ * A body's context: its questions, allocations and outputs, and their fate when it returns.
  *
- *   locals   what it allocated: freed, or an output, or freed after it
- *   inputs   where it finds them: in place, or of a recording in blocks of the pool
- *   outputs  named by address; the memory that the address lies in says what they are
+ *   locals   its allocations: it frees them, or they become outputs, or they are freed after it
+ *   inputs   in place, or in a recording in blocks of the pool
+ *   outputs  named by address; their kind is that of the memory that the address lies in
  *
- * B1  Each block of the pool is known: a local, an input's copy, or a storage's. What is not is left over of lade_device_alloc().
- * B2  Until the commit outputs hold counts of their storages (`counted`), those in older ones from their naming on, so that a storage
- *     which an input gives up stays alive where an output is in it.
+ * B1  Each block of the pool is known: a local, an input's copy, or a storage's; or lade_device_alloc() left it over.
+ * B2  Until the commit outputs hold counts of their storages (`counted`), outputs in older storages from their naming
+ *     on: so a storage that an input gives up stays alive if an output is in it.
  * B3  Takes that are given up can come back until the commit: their slots end there.
  */
 #include <assert.h>
@@ -51,7 +51,7 @@ static size_t table_place(const lade_graph_context *context, uint64_t address) {
   return (size_t)((address >> 4) * 0x9e3779b97f4a7c15u >> 32) & (context->table_count - 1);
 }
 
-/* In the place of a freed one of the address, which no call looks for any more: so an address that comes back often has one. */
+/* Replaces a freed local of the address, which no search needs: so an address that is reused often has one entry. */
 static void table_put(lade_graph_context *context, uint32_t local) {
   uint64_t address = context->locals[local].address;
   size_t place = table_place(context, address);
@@ -116,7 +116,7 @@ static lade_device_allocator *memory_of(const lade_graph_context *context) {
   return context->stage == LADE_GRAPH_STAGE_EAGER ? tree->outside : tree->allocator;
 }
 
-/* Freed by the body, with lade_device_free(). */
+/* Notes a local as freed, also one that the body freed with lade_device_free(). */
 static void local_lose(lade_graph_context *context, ladei_tree_local *local) {
   local->freed = true;
   context->alone_bytes -= context->stage == LADE_GRAPH_STAGE_EAGER ? 0 : block_bytes(local->bytes);
@@ -124,7 +124,7 @@ static void local_lose(lade_graph_context *context, ladei_tree_local *local) {
 
 static void local_add(lade_graph_context *context, uint64_t address, uint64_t bytes, bool adopted) {
   ladei_tree_local *former = local_find(context, address);
-  if (former != NULL) local_lose(context, former); /* its block would not be handed out again else */
+  if (former != NULL) local_lose(context, former); /* the body has freed it: its block is handed out again */
   assert(context->local_count < context->local_capacity);
   uint32_t index = (uint32_t)context->local_count++;
   context->locals[index] = (ladei_tree_local){.address = address, .bytes = bytes, .adopted = adopted};
@@ -297,7 +297,7 @@ static bool input_has(const lade_graph_context *context, size_t index, const lad
          range_has(context->inputs[index].address, context->run->call.inputs[index].bytes, out->address, out->bytes);
 }
 
-/* Of many inputs by address: where each begins, and after these, where the farthest of those up to each ends. */
+/* Sorts many inputs by address: the keys are all starts, then for each the farthest end of the inputs up to it. */
 static void inputs_order(lade_graph_context *context) {
   enum { FEW = 16 };
   size_t count = context->run->call.count;
@@ -315,7 +315,7 @@ static void inputs_order(lade_graph_context *context) {
   context->by_address = keys;
 }
 
-/* How many of the keys are the address or less. */
+/* The number of keys that are at most the address. */
 static size_t keys_before(const ladei_sort_key *keys, size_t count, uint64_t address) {
   size_t low = 0, high = count;
   while (low < high) {
@@ -328,8 +328,8 @@ static size_t keys_before(const ladei_sort_key *keys, size_t count, uint64_t add
   return low;
 }
 
-/* The first input that has all of an output; their number: none. Among many, those that begin before it and reach its end, or lie
- * between such ones, are looked at. */
+/* The first input that contains all of an output; their number: none. Among many it searches from the last one that
+ * begins at or before the output, down to where no input reaches the output's end. */
 static size_t input_find(lade_graph_context *context, const ladei_tree_out *out) {
   size_t count = context->run->call.count, found = count;
   inputs_order(context);
@@ -354,8 +354,8 @@ static bool name_input(lade_graph_context *context, ladei_tree_out *out) {
   return true;
 }
 
-/* One that begins before the address: in the block that is handed out there. Where none is, the body has freed it by itself, or the
- * allocator does not say: all are looked at. */
+/* A local that begins before the address: that of the block that is handed out there. Without such a block (the body
+ * has freed it by itself, or the allocator does not know it) all locals are searched. */
 static ladei_tree_local *local_around(const lade_graph_context *context, const ladei_tree_out *out) {
   lade_device_range block;
   if (ladei_tree_block_at(memory_of(context), out->address, &block))
@@ -378,8 +378,8 @@ static bool name_local(lade_graph_context *context, ladei_tree_out *out) {
   return true;
 }
 
-/* Of a path with many outputs the memories that are alive, by address, each in its first row. What is alive lies apart, and nothing comes
- * to life in a body. */
+/* Sorts the alive memories of a path with many outputs by address, each with its first row. Alive memories do not
+ * overlap, and none becomes alive in a body. */
 static void older_order(lade_graph_context *context) {
   enum { FEW = 16 };
   const ladei_tree_path *path = &context->run->tree->core.path;
@@ -401,7 +401,7 @@ static bool older_has(const ladei_tree_path *path, size_t row, const ladei_tree_
   return ladei_tree_alive(storage) && range_has(storage->address, storage->bytes, out->address, out->bytes);
 }
 
-/* The first row whose memory has all of an output; their number: none. */
+/* The first row whose memory contains all of an output; the number of rows: none. */
 static size_t older_find(lade_graph_context *context, const ladei_tree_out *out) {
   const ladei_tree_path *path = &context->run->tree->core.path;
   older_order(context);
@@ -415,9 +415,9 @@ static size_t older_find(lade_graph_context *context, const ladei_tree_out *out)
   return row < path->row_count && older_has(path, row, out) ? row : path->row_count;
 }
 
-/* An entry without outputs begins where the next one does. */
+/* By the last entry that begins at or before the row: an entry without outputs begins where the next one does. */
 static lade_graph_position row_position(const ladei_tree_path *path, size_t row) {
-  size_t low = 0, high = path->count; /* those from here on begin after the row */
+  size_t low = 0, high = path->count; /* entries from `high` on begin after the row */
   while (low < high) {
     size_t middle = low + (high - low) / 2;
     if (path->entries[middle].row <= row)
@@ -438,7 +438,7 @@ static bool name_older(lade_graph_context *context, ladei_tree_out *out) {
   return true;
 }
 
-/* Whether a storage of the path has the block. */
+/* Whether the block belongs to a storage of the path. */
 static bool is_of_the_path(const lade_graph_context *context, uint64_t block) {
   const ladei_tree_path *path = &context->run->tree->core.path;
   for (size_t i = 0; i < path->row_count; i++) {
@@ -448,7 +448,7 @@ static bool is_of_the_path(const lade_graph_context *context, uint64_t block) {
   return false;
 }
 
-/* What lade_device_alloc() gave on the body's stream. */
+/* Names an output in a block that lade_device_alloc() gave on the body's stream. */
 static lade_status name_adopted(lade_graph_context *context, ladei_tree_out *out, bool *out_named) {
   lade_device_range block;
   *out_named = false;
@@ -576,8 +576,8 @@ static int address_compare(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Starts of the blocks that are known (B1), ascending. Several rows may have a storage; what is there twice besides has been
- * freed by the body, and handed out again to it. */
+/* Starts of the known blocks (B1), ascending. A storage in several rows is listed once; an address that is still listed
+ * twice was freed by the body, and handed out to it again. */
 static size_t known_list(const lade_graph_context *context, uint64_t *list) {
   const ladei_tree_path *path = &context->run->tree->core.path;
   size_t rows = 0, count = 0;
@@ -608,7 +608,7 @@ static void leftover_free(lade_graph_context *context, const lade_device_range *
   ladei_tree_block_free(context->run->tree, (uint64_t)(uintptr_t)block->address);
 }
 
-/* A block that was an input's copy or a storage's is not any more. */
+/* A block of an input's copy or of a storage is no longer handed out. */
 static lade_status block_gone(lade_graph_context *context, uint64_t address) {
   for (size_t i = 0; i < context->run->call.count; i++)
     if (context->inputs[i].block == address) context->inputs[i].block = 0;
@@ -619,7 +619,7 @@ static lade_status block_gone(lade_graph_context *context, uint64_t address) {
   return freed_wrongly(context, address);
 }
 
-/* A local that is not handed out any more: the body freed it by itself. */
+/* A local is no longer handed out: the body freed it by itself. */
 static lade_status local_gone(lade_graph_context *context, uint64_t address) {
   ladei_tree_local *local = local_find(context, address);
   if (local != NULL && !local->is_output) {
@@ -693,7 +693,7 @@ void ladei_tree_outs_drop(ladei_tree_run *run) {
     if (run->tree->outs[i].counted) out_drop(run->tree, &run->tree->outs[i]);
 }
 
-/* An output in a block that is the run's. */
+/* Settles an output in a block of the run. */
 static void out_own(ladei_tree_run *run, uint32_t index, ladei_tree_owned *owned, uint64_t address, uint64_t bytes,
                     bool outside, uint32_t kind) {
   ladei_tree_out *out = &run->tree->outs[index];

@@ -2,8 +2,8 @@
 /*
  * Buffers, for any thread.
  *
- * What a slot says is read under the lock. Where a run is under way, retains and releases are noted in the slot and take effect
- * after it: what the run has decided, by counts that it read, stays true. So `held` is what the run leaves of the counts.
+ * Slots are read under the lock. During a run retains and releases are noted in the slot and take effect after it: the
+ * run's decisions rely on the counts that it has read. So `held` computes the counts that remain after the run.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -59,7 +59,7 @@ lade_status ladei_tree_buffer_error(const lade_graph_tree *tree, const char *cal
                      buffer.generation, text);
 }
 
-/* Finds a buffer that the caller may name, with the lock held; else releases it, and says what is wrong. */
+/* Finds a valid buffer, and returns with the lock held; otherwise without it, and with the error. */
 static lade_status buffer_lock(lade_graph_tree *tree, const char *call, lade_graph_buffer buffer, bool counted,
                                ladei_tree_slot **out) {
   if (tree == NULL) return ladei_error_null(call, "tree");
@@ -88,7 +88,7 @@ static void slot_queue(lade_graph_tree *tree, ladei_tree_slot *slot) {
   tree->queue_end = &slot->queue_next;
 }
 
-/* What was noted takes effect: now, or when the owner leaves. Releases the lock. */
+/* Applies the notes: now, or when the owner leaves. Releases the lock. */
 static void queue_settle(lade_graph_tree *tree) {
   ladei_lock_assert_held(&tree->lock);
   if (tree->owned) {
@@ -151,7 +151,7 @@ lade_status lade_graph_buffer_record_stream(lade_graph_tree *tree, lade_graph_bu
   if (status != LADE_OK) return status;
   if (resolved.device != tree->device)
     return ladei_error_argument(__func__, "stream", "one of the tree's device", "of device %d", resolved.device);
-  int cancellation = ladei_cancellation_hold(); /* an event on its way has no owner */
+  int cancellation = ladei_cancellation_hold(); /* a cancelled thread would leak the event */
   status = outside ? lade_device_record_stream(tree->outside, address, stream) : ladei_tree_order_note(tree, &resolved);
   ladei_cancellation_resume(cancellation);
   return status;

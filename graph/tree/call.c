@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a call gives: checked, and read into the tree's own list.
+ * Checks a call's inputs, and reads them into the tree's own list.
  *
- * All that is wrong with its form comes before a buffer that is not valid any more. Takes and lends are counted in the slots and
- * storages that they name, for the length of the run.
+ * Errors of form are reported before a buffer that is no longer valid. Takes and lends are counted in the slots and
+ * storages that they name, until the run ends.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -63,7 +63,7 @@ static lade_status memory_read(const lade_graph_tree *tree, size_t index, const 
                               "input %zu at %p, in the pool", index, value->address);
 }
 
-/* A stale one leaves out->slot NULL, and *stale the first of them. */
+/* A stale buffer leaves out->slot NULL; *stale becomes the index of the first one. */
 static lade_status buffer_read(const lade_graph_tree *tree, size_t index, const lade_graph_value *value,
                                ladei_tree_input *out, size_t *stale) {
   bool known = false;
@@ -134,7 +134,7 @@ static lade_status storages_check(const ladei_tree_call *call) {
   return LADE_OK;
 }
 
-/* By address: each input against the one that reaches farthest of those before it, and the mutated one that does. */
+/* By address: compares each input with the farthest reaching one before it, and with the last mutated one. */
 static lade_status ranges_check(lade_graph_tree *tree, const ladei_tree_call *call) {
   const ladei_tree_input *inputs = call->inputs;
   size_t reach = SIZE_MAX, mutated = SIZE_MAX;
@@ -209,7 +209,7 @@ lade_status ladei_tree_call_read(lade_graph_tree *tree, lade_graph_function *fun
   *out = (ladei_tree_call){.inputs = tree->inputs, .automatic = (call->flags & LADE_GRAPH_CALL_AUTO) != 0};
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&tree->lock); /* other threads read takes */
-  ladei_tree_settle_locked(tree);  /* what was retained before is not the call's to take */
+  ladei_tree_settle_locked(tree);  /* applies earlier retains, whose counts the call may not take */
   status = inputs_read(tree, function, call, out);
   if (status != LADE_OK) ladei_tree_call_reset(tree, out);
   ladei_lock_release(&tree->lock);

@@ -2,8 +2,8 @@
 /*
  * A tree's life.
  *
- * A tree whose buffers are still valid is not destroyed: their memory is the pool's. A function is freed with its last node, which
- * the path may have longer than a list.
+ * A tree with valid buffers is not destroyed: their memory is the pool's. A function is freed with its last node, which
+ * the path may hold longer than a list.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -108,7 +108,7 @@ void ladei_tree_node_evict(lade_graph_tree *tree, ladei_tree_node *node) {
   ladei_tree_node_forget(tree, node);
 }
 
-/* Recordings of a function that is removed, and those after them. */
+/* Evicts the recordings of a removed function, and their descendants. */
 static void doomed_evict(lade_graph_tree *tree) {
   ladei_tree_core *core = &tree->core;
   for (ladei_tree_node *node = core->first_node; node != NULL; node = node->list_next) /* parents come first */
@@ -131,7 +131,7 @@ void ladei_tree_ending_clear(lade_graph_tree *tree) {
   ladei_lock_acquire(&tree->lock);
   ladei_tree_path_clear(&tree->core, path);
   ladei_lock_release(&tree->lock);
-  for (size_t i = count; i > 0; i--) { /* the cleared entries are still there; a node's parent is the entry before it */
+  for (size_t i = count; i > 0; i--) { /* the cleared entries still exist; a node's parent is the entry before it */
     ladei_tree_entry entry = path->entries[i - 1];
     if (entry.node != NULL && !entry.node->listed && entry.node->offspring == 0) node_destroy(tree, entry.node);
     entry.function->nodes--;
@@ -268,8 +268,8 @@ static void groups_drop(ladei_tree_group **groups, const lade_graph_function *fu
 static void function_remove(lade_graph_tree *tree, lade_graph_function *function) {
   ladei_tree_core *core = &tree->core;
   function->removed = true;
-  function->nodes++;                              /* until all of it is looked at */
-  for (size_t i = 0; i < core->path.count; i++) { /* those in no list, too */
+  function->nodes++;                              /* keeps it until the end of this function */
+  for (size_t i = 0; i < core->path.count; i++) { /* unlisted nodes, too */
     ladei_tree_node *node = core->path.entries[i].node;
     bool own = core->path.entries[i].function == function;
     if (node != NULL && (own || (node->parent != NULL && node->parent->doomed))) node->doomed = true;
@@ -459,7 +459,7 @@ lade_status lade_graph_tree_create(lade_device_allocator *allocator, const lade_
 
 /* ---- Destruction ------------------------------------------------------------------------------------------------- */
 
-/* With the lock, as the owner. Until no buffer is valid; false: there are some. */
+/* With the lock, as the owner. Waits until no buffer is valid; false: some still are. */
 static bool buffers_await(lade_graph_tree *tree, bool wait) {
   ladei_lock_assert_held(&tree->lock);
   while (tree->core.slots.valid_count > 0 && wait) {
@@ -474,7 +474,7 @@ static bool buffers_await(lade_graph_tree *tree, bool wait) {
   return tree->core.slots.valid_count == 0;
 }
 
-/* The tree's stream is after all runs then; of a lost device nothing is waited for. */
+/* Orders the tree's stream after all runs, then waits for it or queries it; a lost device needs no wait. */
 static lade_status work_await(lade_graph_tree *tree, bool wait) {
   lade_status status = ladei_tree_order_before(tree, &tree->stream);
   if (status == LADE_OK) ladei_tree_order_commit(tree, &tree->stream);
@@ -491,7 +491,7 @@ static void functions_remove(lade_graph_tree *tree) {
   }
 }
 
-/* All that the driver might refuse to take back: recordings, and the stream. Then it is still to be destroyed, and the tree with it. */
+/* Gives back all that the driver may refuse: recordings, and the stream. After a refusal the tree still exists. */
 static lade_status driver_close(lade_graph_tree *tree) {
   assert(tree->core.slots.valid_count == 0); /* no handle names memory of the pool */
   ladei_tree_path_leave(&tree->core, &tree->ending);
@@ -499,7 +499,7 @@ static lade_status driver_close(lade_graph_tree *tree) {
   tree->core.state = LADE_GRAPH_STATE_NONE;
   functions_remove(tree);
   LADEI_TRY(ladei_tree_refused_drop(tree));
-  (void)lade_device_stream_retire(tree->allocator, tree->stream.handle); /* where the device is lost, it does nothing */
+  (void)lade_device_stream_retire(tree->allocator, tree->stream.handle); /* does nothing on a lost device */
   return lade_stream_destroy(tree->runtime, tree->stream.handle);
 }
 
@@ -523,7 +523,7 @@ lade_status lade_graph_tree_destroy(lade_graph_tree *tree, bool wait) {
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
   status = ladei_tree_awake_begin(tree, __func__);
-  if (status == LADE_OK) ladei_tree_awake_end(tree); /* buffers may be waited for */
+  if (status == LADE_OK) ladei_tree_awake_end(tree); /* it may wait for buffers */
   ladei_lock_acquire(&tree->lock);
   if (status == LADE_OK && !buffers_await(tree, wait && ladei_thread.trees == 1))
     status =
@@ -533,7 +533,7 @@ lade_status lade_graph_tree_destroy(lade_graph_tree *tree, bool wait) {
     status = ladei_tree_awake_begin(tree, __func__); /* its pool may have been suspended meanwhile */
   if (status == LADE_OK) {
     ladei_lock_acquire(&tree->lock);
-    ladei_tree_settle_locked(tree); /* what waited for the resume is freed: the pool stays from here on */
+    ladei_tree_settle_locked(tree); /* frees blocks that waited for the resume: the pool stays from here on */
     ladei_lock_release(&tree->lock);
     status = work_await(tree, wait);
     if (status == LADE_OK) status = driver_close(tree);

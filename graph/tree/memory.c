@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pool's memory: to have it in one piece, and to give back what no recording needs.
+ * The pool's memory: reserves it in one piece, and gives back segments that no recording needs.
  *
- * A recording's work touches what its body was given, at every replay, also where that was freed again: node->used_ranges. What is
- * alive in the path lies in ranges of recordings of the path, except those that were evicted and warm-ups: their storages are
- * kept besides.
+ * A recording's work touches the memory that its body was given, at every replay, also memory that the body freed:
+ * node->used_ranges. Alive storages of the path lie in ranges of the path's recordings, except those of evicted
+ * recordings and warm-ups: these storages are kept, too.
  */
 #include <stdlib.h>
 
@@ -53,7 +53,7 @@ static size_t node_ranges(const ladei_tree_node *node, lade_device_range *out) {
   return node->used_range_count;
 }
 
-/* `out` NULL: counts alone. */
+/* Returns the number of ranges; `out` NULL: lists none. */
 static size_t kept_ranges(const lade_graph_tree *tree, lade_device_range *out) {
   const ladei_tree_path *path = &tree->core.path;
   size_t count = 0;
@@ -76,7 +76,7 @@ static lade_status pool_trim(lade_graph_tree *tree, uint64_t *out_bytes) {
   if (keep == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_graph_tree_trim: no memory for a list of ranges");
   size_t count = kept_ranges(tree, keep);
-  /* The allocator asks the tree's stream about free memory: so it has to be after all runs. */
+  /* The allocator queries the tree's stream about free memory: so the stream must be ordered after all runs. */
   lade_status status = ladei_tree_order_before(tree, &tree->stream);
   if (status == LADE_OK) {
     ladei_tree_order_commit(tree, &tree->stream);

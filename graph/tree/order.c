@@ -5,13 +5,15 @@
  *   run 1 on s1    run 2 on s1    run 3 on s2: waits for s1, and for the streams noted since
  *   warm-up on s2: s2 --event--> tree's stream: body --event--> s2
  *
- * O1  `last` is the stream of the last run; all that ran before is ordered before what is queued on it from then on.
- * O2  The next run waits for `last`, where it is another stream, for `noted` and for `gates`; then they are forgotten. What is noted
- *     beside a run is after `noted_waited`, and for the next one. In between `noted_waited` is 0, and no stream is noted twice.
- * O3  No call waits on the host, but where the driver refuses an event: after a run on a thread's own stream, and after a warm-up (run.c).
- * O4  No event is recorded for a run on a stream that captures: it would be of that capture, and with it every stream that waits for it.
- * A stream of a thread may be named by that thread alone (runtime/ops.h), so after a run on one an event is recorded at once;
- * `own_event`, which there is before the run does anything.
+ * O1  `last` is the stream of the last run; all earlier work is ordered before work queued on it from then on.
+ * O2  The next run waits for `last`, if that is another stream, for `noted` and for `gates`; then they are forgotten.
+ *     Streams noted during a run stand from `noted_waited` on, for the next run. Between runs that is 0, and no stream
+ *     is noted twice.
+ * O3  No call waits on the host, unless the driver refuses an event after a run on a per-thread stream or a warm-up
+ *     (run.c).
+ * O4  No event is recorded on a stream that captures: it, and all streams that wait for it, would join that capture.
+ * Only its own thread may use a per-thread stream (runtime/ops.h), so after a run on one `own_event`, made before the
+ * run does anything, is recorded at once.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -48,7 +50,7 @@ lade_status ladei_tree_order_between(lade_graph_tree *tree, const ladei_stream *
   return status;
 }
 
-/* What the next run waits for; notes that come later are for the one after it. */
+/* Takes the gates and notes that this run waits for; later notes are for the next run. */
 static size_t waited_take(lade_graph_tree *tree) {
   ladei_lock_acquire(&tree->lock);
   assert(tree->noted_waited == 0); /* O2 */
@@ -67,7 +69,7 @@ static size_t noted_find(const lade_graph_tree *tree, const ladei_stream *stream
   return from;
 }
 
-/* The run has failed: the next one waits for the same streams, and for those noted meanwhile. One that is both is there once. */
+/* The run has failed: the next one waits for the same streams, and for those noted meanwhile, each once. */
 static void waited_return(lade_graph_tree *tree) {
   ladei_lock_acquire(&tree->lock);
   size_t waited = tree->noted_waited, kept = waited;
@@ -79,7 +81,7 @@ static void waited_return(lade_graph_tree *tree) {
   ladei_lock_release(&tree->lock);
 }
 
-/* O4: after what the program has queued on a stream of its own. */
+/* O4: records an event after the work that the program has queued on its own stream. */
 static lade_status event_behind(lade_graph_tree *tree, const ladei_stream *stream, const char *call,
                                 ladei_event **out) {
   LADEI_TRY(ladei_stream_uncaptured(tree->runtime, stream, call));
@@ -105,7 +107,7 @@ static ladei_stream noted_at(lade_graph_tree *tree, size_t index) {
   return noted;
 }
 
-/* Recorded after a run on a thread's own stream. */
+/* Makes the event that is recorded after a run on a per-thread stream. */
 static lade_status own_event_need(lade_graph_tree *tree, const ladei_stream *stream) {
   if (stream->kind != LADEI_STREAM_PER_THREAD) return LADE_OK;
   if (tree->own_event != NULL && tree->own_event->context == stream->context) return LADE_OK;
@@ -159,12 +161,12 @@ static void waited_forget(lade_graph_tree *tree) {
   ladei_lock_release(&tree->lock);
 }
 
-/* Another thread cannot ask the stream: where there is no event, all of it is waited for, and nothing is left to be asked. */
+/* Another thread cannot use the stream: without an event this waits for all its work, so no later run needs it. */
 static void own_event_record(lade_graph_tree *tree, const ladei_stream *stream) {
   lade_error before;
   ladei_error_save(&before);
   ladei_event *event = tree->own_event;
-  assert(tree->last_event == NULL); /* what ran before is ordered before it: O1 */
+  assert(tree->last_event == NULL); /* earlier work is ordered before this run: O1 */
   tree->own_event = NULL;
   if (event != NULL && ladei_tree_ops(tree)->event_record(tree->runtime->self, event->handle, stream) == LADE_OK) {
     tree->last_event = event;
@@ -197,7 +199,7 @@ static bool note_room(lade_graph_tree *tree) {
 lade_status ladei_tree_order_note(lade_graph_tree *tree, const ladei_stream *stream) {
   lade_status status = LADE_OK;
   ladei_event *gate = NULL;
-  bool own = stream->kind == LADEI_STREAM_PER_THREAD; /* no other thread may name it */
+  bool own = stream->kind == LADEI_STREAM_PER_THREAD; /* no other thread may use it */
   if (own) status = event_behind(tree, stream, "lade_graph_buffer_record_stream", &gate);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&tree->lock);
@@ -219,8 +221,8 @@ lade_status ladei_tree_order_note(lade_graph_tree *tree, const ladei_stream *str
 
 /* ---- Public ------------------------------------------------------------------------------------------------------ */
 
-/* The event covers what was queued on it. False, nothing changed: a note has come since, perhaps of the stream for work after the
- * event. */
+/* Replaces the stream by the event, which covers its work. False, nothing changed: a note has come since, perhaps for
+ * work on the stream after the event. */
 static bool stream_forget(lade_graph_tree *tree, const ladei_stream *stream, ladei_event *gate, uint64_t notes) {
   ladei_lock_acquire(&tree->lock);
   bool same = tree->notes == notes;
@@ -240,7 +242,7 @@ static bool stream_forget(lade_graph_tree *tree, const ladei_stream *stream, lad
   return true;
 }
 
-/* Whether the next run would name the stream; and how many notes there were. */
+/* Whether the next run would use the stream; and the number of notes so far. */
 static bool stream_known(lade_graph_tree *tree, const ladei_stream *stream, uint64_t *out_notes) {
   bool known = tree->last.context != 0 && same_stream(&tree->last, stream);
   ladei_lock_acquire(&tree->lock);

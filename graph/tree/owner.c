@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which thread holds the tree.
+ * The thread that owns the tree.
  *
- *   free --enter--> owned --leave: what is queued takes effect, memory without counts is freed--> free
+ *   free --enter--> owned --leave: queued counts take effect, memory without counts is freed--> free
  *
- * A thread that owns a tree waits for no other one: two threads, each in a callback of the tree that the other one wants, would wait
- * for ever. Its call is refused where another thread owns the tree.
+ * A thread that owns a tree does not wait for another tree: two threads, each in a callback of the tree that the other
+ * one wants, would wait for ever. Its call is refused if another thread owns that tree.
  */
 #include <assert.h>
 
@@ -69,7 +69,7 @@ static bool is_inside(lade_graph_tree *tree) {
   return inside;
 }
 
-/* The thread's requests are led to the pool of the other tree, whose recording would not have what this run does. */
+/* In a run of another tree requests go to that tree's pool, and its recording would miss this run's work. */
 lade_status ladei_tree_enter_run(lade_graph_tree *tree, const char *call) {
   if (!ladei_thread.in_run) return ladei_tree_enter(tree, call);
   lade_status status = tree_check(tree, call);
@@ -85,7 +85,7 @@ lade_status ladei_tree_enter_reading(lade_graph_tree *tree, const char *call, bo
   return *out_inside ? LADE_OK : ladei_tree_enter(tree, call);
 }
 
-/* ---- While its pool is there ------------------------------------------------------------------------------------- */
+/* ---- While its pool is not suspended ----------------------------------------------------------------------------- */
 
 bool ladei_tree_suspended(const lade_graph_tree *tree) {
   ladei_lock_assert_none_held();
@@ -99,9 +99,9 @@ lade_status ladei_tree_awake_begin(const lade_graph_tree *tree, const char *call
 
 void ladei_tree_awake_end(const lade_graph_tree *tree) { ladei_device_launch_end(tree->memory); }
 
-/* ---- What waits for the owner to leave --------------------------------------------------------------------------- */
+/* ---- Effects delayed until the owner leaves ---------------------------------------------------------------------- */
 
-/* Retains and releases of other threads, in the order of their first one. With the lock. */
+/* Applies retains and releases of other threads, in the order of each slot's first one. With the lock. */
 static void queue_apply(lade_graph_tree *tree) {
   ladei_lock_assert_held(&tree->lock);
   owned_assert(tree);
@@ -134,7 +134,7 @@ void ladei_tree_garbage_add(lade_graph_tree *tree, ladei_tree_storage *storage) 
   tree->garbage = storage;
 }
 
-/* Without the lock, but as the owner. False, nothing is freed: the pool's memory is away, and it waits for the resume. */
+/* As the owner, without the lock. False, nothing is freed: the garbage waits until the suspended pool is resumed. */
 static bool garbage_free(lade_graph_tree *tree, ladei_tree_storage *garbage) {
   ladei_lock_assert_none_held();
   owned_assert(tree);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tree's pool: how allocations get there, what is in it, and how it is brought to the state after a path.
+ * The tree's pool: the routes to it, its blocks, and restores of its state after a path.
  *
- * The thread that calls a body is routed to the pool whatever stream it names, so that a block for another stream, which no later
- * recording could use again, is found (`foreign_segments`).
- * Locks: the allocator's for a look at its heap. None of the tree's.
+ * All requests of the thread that calls a body are routed to the pool, for any stream, so that a block for another
+ * stream, which no later recording could reuse, is found (`foreign_segments`).
+ * Locks: the allocator's, to read its heap. None of the tree's.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -96,14 +96,14 @@ void ladei_tree_routes_end(lade_graph_tree *tree, ladei_tree_routes *routes) {
   routes->capture = false;
 }
 
-/* ---- What is in it ----------------------------------------------------------------------------------------------- */
+/* ---- Its blocks -------------------------------------------------------------------------------------------------- */
 
 typedef struct reading {
   size_t segment_count, block_count;
   size_t foreign;
 } reading;
 
-/* Both lists have room for what was counted before; NULL: to count. */
+/* Both lists have room for the numbers counted before; NULL: only count. */
 static reading pool_walk(const lade_graph_tree *tree, lade_device_range *segments, lade_device_range *blocks) {
   ladei_lock_assert_held(&tree->allocator->lock);
   const ladei_device_heap *heap = &tree->allocator->heap;
@@ -159,7 +159,7 @@ lade_status ladei_tree_pool_read(lade_graph_tree *tree, ladei_tree_blocks *out) 
 
 bool ladei_tree_pool_has(const lade_graph_tree *tree, uint64_t address, uint64_t bytes) {
   const lade_device_range *list = tree->segments.list;
-  size_t low = 0, high = tree->segments.count; /* those from here on begin after the range */
+  size_t low = 0, high = tree->segments.count; /* segments from `high` on begin after the range */
   while (low < high) {
     size_t middle = low + (high - low) / 2;
     if ((uint64_t)(uintptr_t)list[middle].address < address + bytes)
@@ -232,10 +232,10 @@ static int storage_compare(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Those alive, by address; one that several places have is there as often. */
+/* The alive storages, by address; one with several places in rows is listed as often. */
 static size_t alive_storages(const ladei_tree_path *path, ladei_tree_storage **list) {
   size_t count = 0;
-  bool ascend = true; /* as they mostly do: sorting 10,000 takes longer than the rest of a restore */
+  bool ascend = true; /* usually they do: sorting 10,000 takes longer than the rest of a restore */
   for (size_t i = 0; i < path->row_count; i++) {
     if (!ladei_tree_alive(path->rows[i])) continue;
     ascend = ascend && (count == 0 || list[count - 1]->address <= path->rows[i]->address);

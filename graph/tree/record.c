@@ -2,17 +2,17 @@
 /*
  * Recordings.
  *
- *   [checkpoint of the pool, for the way back] --> path leaves --> [eviction] --> [restore]
+ *   [checkpoint of the pool, for the roll-back] --> path leaves --> [eviction] --> [restore]
  *     --> inputs' blocks, capture of the body --> graph --> outputs settled, everything else freed --> checkpoint
  *     --> inputs copied, launch --> commit
  *
- * Capturing runs nothing. So until inputs are copied no byte that is valid has changed, and all can be as before: counts come back,
- * a path that has left returns, and the pool is set to what it was. Where that cannot be done, for lack of memory, the path goes
- * on as if it had been replayed, whose memory needs no blocks; a path that ended in warm-ups stays ended.
+ * A capture runs no work. So until inputs are copied no valid byte has changed, and all can be undone: counts come
+ * back, a path that has left returns, and the pool is set to its former state. If that fails for lack of memory, the
+ * path goes on as if replayed: then its memory needs no blocks. A path that ended in warm-ups stays ended.
  *
  * C1  A node is listed, and its group counts, when nothing can fail any more.
  *
- * run.c and this file are one state machine in two files: a run records, and a recording commits, restores and launches as runs do.
+ * run.c and this file are one state machine in two files: a run records; a recording commits, restores and launches.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -24,9 +24,9 @@
 
 static const char call_name[] = "lade_graph_tree_run";
 
-/* ---- Way back ---------------------------------------------------------------------------------------------------- */
+/* ---- Roll-back --------------------------------------------------------------------------------------------------- */
 
-/* Blocks of the pool as before the run. */
+/* Sets the pool's blocks as before the run. */
 static void pool_return(ladei_tree_run *run) {
   lade_graph_tree *tree = run->tree;
   ladei_tree_core *core = &tree->core;
@@ -75,7 +75,7 @@ static void record_undo(ladei_tree_run *run, lade_graph_context *context, bool e
 
 /* ---- Capture ----------------------------------------------------------------------------------------------------- */
 
-/* An end that failed may leave the stream capturing. */
+/* Ends the capture for good: a failed end may leave the stream capturing. */
 static void capture_abandon(lade_graph_tree *tree, ladei_tree_native *native) {
   enum { ATTEMPTS = 3 };
   const lade_runtime_ops *ops = ladei_tree_ops(tree);
@@ -119,7 +119,7 @@ static lade_status record_body(ladei_tree_run *run, lade_graph_context *context,
   return status != LADE_OK ? status : left;
 }
 
-/* *driver_bytes: what of the device's memory the driver took for it. */
+/* *driver_bytes: the device memory that the driver took for it. */
 static lade_status instantiate(ladei_tree_run *run, ladei_tree_native *native, uint64_t *driver_bytes) {
   lade_graph_tree *tree = run->tree;
   const lade_runtime_ops *ops = ladei_tree_ops(tree);
@@ -142,7 +142,7 @@ static lade_status instantiate(ladei_tree_run *run, ladei_tree_native *native, u
 
 /* ---- Tables ------------------------------------------------------------------------------------------------------ */
 
-/* What was alive before the body, and what of that is dead now. */
+/* The positions that were alive before the body. */
 typedef struct liveness {
   lade_graph_position *before;
   uint32_t before_count;
@@ -155,7 +155,7 @@ static bool liveness_take(const lade_graph_tree *tree, liveness *out) {
   return true;
 }
 
-/* Positions of a list that are dead; `to` NULL: counts alone. */
+/* Lists the dead positions of a list in `to`, and returns their number; NULL: no list. */
 static uint32_t dead_list(const ladei_tree_path *path, const lade_graph_position *list, uint32_t count,
                           lade_graph_position *to) {
   uint32_t dead = 0;
@@ -184,7 +184,7 @@ static void node_outputs_fill(const ladei_tree_run *run, ladei_tree_node *node) 
   }
 }
 
-/* `dead_before`: of the parent's `after`, which were dead before the body. */
+/* `dead_before`: the positions of the parent's `after` that were dead before the body. */
 static ladei_tree_node *node_make(ladei_tree_run *run, const lade_graph_context *context, const liveness *live,
                                   const ladei_tree_positions *dead_before) {
   const ladei_tree_path *path = &run->tree->core.path;
@@ -211,7 +211,7 @@ static ladei_tree_node *node_make(ladei_tree_run *run, const lade_graph_context 
   return node;
 }
 
-/* Those that the parent's recording left alive and that are dead now. */
+/* The positions that the parent's recording left alive and that are dead now. */
 static bool dead_before_take(const lade_graph_tree *tree, ladei_tree_positions *out) {
   const ladei_tree_node *parent = ladei_tree_current(&tree->core);
   *out = (ladei_tree_positions){NULL, 0};
@@ -243,7 +243,7 @@ static size_t ranges_merge(lade_device_range *ranges, size_t count) {
   return kept;
 }
 
-/* What the graph's work may touch: what the body was given, or where it allocated by itself, too, all of the pool. */
+/* Ranges that the work may touch: those given to the body, or all of the pool if it also allocated by itself. */
 static bool node_ranges_take(ladei_tree_run *run, lade_graph_context *context, ladei_tree_node *node, bool exact) {
   const ladei_tree_segments *segments = &run->tree->segments;
   const lade_device_range *from = exact ? context->ranges : segments->list;
@@ -269,7 +269,7 @@ static lade_status no_memory(void) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for a recording", call_name);
 }
 
-/* Of what was captured, which is the node's then. */
+/* Builds a node of the captured graph, and gives it the graph. */
 static lade_status node_build(ladei_tree_run *run, lade_graph_context *context, ladei_tree_native *native,
                               uint64_t served, const liveness *live, const ladei_tree_positions *dead_before,
                               ladei_tree_node **out) {
@@ -289,7 +289,7 @@ static lade_status node_build(ladei_tree_run *run, lade_graph_context *context, 
   return LADE_OK;
 }
 
-/* The pool as it is after the recording. False: it cannot be had, and the recording is a warm-up. */
+/* Takes a checkpoint of the pool after the recording. False: it failed, and the recording counts as a warm-up. */
 static bool checkpoint_take(ladei_tree_run *run, ladei_tree_node *node) {
   lade_graph_tree *tree = run->tree;
   bool failed = (run->faults & LADE_GRAPH_FAULT_CHECKPOINT_GET) != 0 ||
@@ -319,7 +319,7 @@ static void record_commit(ladei_tree_run *run, ladei_tree_node *node, ladei_tree
   if (run->end_open) ladei_tree_end_commit(run);
   assert(!node->listed && node->native != NULL);
   tree->stats.recordings++;
-  if (!listed) { /* its launch is under way; the exec goes after it */
+  if (!listed) { /* the launch is under way; the driver ends the exec after it */
     node_discard(tree, node);
     ladei_tree_commit(run, NULL, LADE_GRAPH_STATE_WARMUP);
     return;
@@ -340,7 +340,7 @@ static lade_status record_run(ladei_tree_run *run, ladei_tree_group *group) {
   ladei_tree_native *native = calloc(1, sizeof *native);
   ladei_tree_node *node = NULL;
   bool end_stands = false;
-  ladei_tree_positions dead_before = {NULL, 0}; /* both before the body, which may drop what is alive */
+  ladei_tree_positions dead_before = {NULL, 0}; /* both are taken before the body, which may drop inputs */
   liveness live = {NULL, 0};
   bool room = native != NULL && dead_before_take(tree, &dead_before) && liveness_take(tree, &live);
   lade_status status = ladei_tree_context_open(&context, run, LADE_GRAPH_STAGE_RECORD, tree->stream.handle);
@@ -370,7 +370,7 @@ static lade_status record_run(ladei_tree_run *run, ladei_tree_group *group) {
   return status;
 }
 
-/* What must not fail later: the group with room for one more, and the way back. */
+/* Makes the group, with room for one more recording, since this must not fail later. */
 static lade_status record_prepare(ladei_tree_run *run, ladei_tree_group **out) {
   lade_graph_tree *tree = run->tree;
   ladei_tree_node *behind = run->plan.ended != LADE_GRAPH_ENDED_NOT ? NULL : ladei_tree_current(&tree->core);
@@ -396,7 +396,7 @@ lade_status ladei_tree_record(ladei_tree_run *run) {
   if (tree->refused != NULL) refused_offer(tree);
   if (owned && lade_device_checkpoint_get(tree->allocator, tree->pool, &run->before) != LADE_OK) {
     run->plan.ended = ended;
-    return ladei_tree_eager(run, LADE_GRAPH_REASON_CHECKPOINT); /* without a way back nothing is recorded */
+    return ladei_tree_eager(run, LADE_GRAPH_REASON_CHECKPOINT); /* no recording without a roll-back */
   }
   run->plan.ended = ended;
   lade_status status = record_prepare(run, &group);

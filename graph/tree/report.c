@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a tree shows of itself: state, counters, recordings, a dump as JSON, and whether it is sound.
+ * Reports of a tree: state, counters, recordings, a dump as JSON, and the check of its invariants.
  *
- * All but the check may be asked from within a body or callback, in the thread of the run.
+ * All calls except the check may be made from within a body or callback, in the thread of the run.
  */
 #include <stdlib.h>
 

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A run: what core/ decided is done.
+ * A run: carries out the plan of core/.
  *
  *   read the call --> decide --> end of a path --> [restore] --> replay, warm-up, record (record.c) or eager --> commit
  *
- * Where a run fails:
- *   end          carries come first; when they are done nothing of it fails. Before a recording the path only leaves the core, and may
- *                come back until inputs are copied; else its end is committed at once
- *   replay       copies and launch come first, then nothing fails
- *   warm-up      what the body did stands; its memory is freed, and after a restore the path's blocks, too. Where the caller's stream
- *                cannot be made to wait for it, the call does
- *   eager        what the body did stands; its memory is freed
+ * When a run fails:
+ *   end          carries come first; after them the end cannot fail. Before a recording the path only leaves the core,
+ *                and may come back until inputs are copied; otherwise its end is committed at once
+ *   replay       copies and launch come first, after them nothing can fail
+ *   warm-up      the body's work stays; its memory is freed, and after a restore the path's blocks, too. If the
+ *                caller's stream cannot be made to wait for the work, the call waits
+ *   eager        the body's work stays; its memory is freed
  *
- * R1  Handles are made, and takes end, in ladei_tree_commit() alone; room for them was made before anything was done.
- * R2  Slots of a path that ends are ended when the run is over: until then it may take counts of them.
+ * R1  Handles are made only in ladei_tree_commit(); room for them, and for lost ones, is made before any other step.
+ * R2  Slots that are taken, or of a path that ends, end when the run is over: until then it may take counts of them.
  *
  * record.c and this file are one state machine in two files (record.c says why).
  */
@@ -104,7 +104,7 @@ static bool lost_reserve(lade_graph_tree *tree) {
   return true;
 }
 
-/* All slots of a storage, with their counts, are to go when the run is over. With the lock. */
+/* Notes all slots of a storage: they end with their counts when the run is over. With the lock. */
 static void storage_lose(lade_graph_tree *tree, ladei_tree_storage *storage, ladei_tree_end how) {
   if (storage == NULL || storage->lost) return;
   ladei_lock_assert_held(&tree->lock);
@@ -132,7 +132,7 @@ void ladei_tree_end_commit(ladei_tree_run *run) {
   ladei_tree_ending_clear(tree);
 }
 
-/* Ends a path for good, where the plan says so. */
+/* Ends the path for good, if the plan says so. */
 static lade_status path_end(ladei_tree_run *run) {
   if (run->plan.ended == LADE_GRAPH_ENDED_NOT || run->end_open) return LADE_OK;
   lade_status status = ladei_tree_path_end(run);
@@ -147,7 +147,7 @@ static int lost_compare(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* R2. Leaves in tree->lost_list those that still had counts. */
+/* R2. Lists the slots that still had counts in tree->lost_list. */
 static void lost_end(ladei_tree_run *run) {
   lade_graph_tree *tree = run->tree;
   size_t kept = 0;
@@ -245,7 +245,7 @@ static lade_status copies_submit(ladei_tree_run *run, size_t count) {
   return LADE_OK;
 }
 
-/* Sources lie outside of the pool, whatever they are (call.c), and destinations in it: no copy writes what another one reads. */
+/* All sources lie outside of the pool (call.c), and destinations in it: no copy writes bytes that another one reads. */
 lade_status ladei_tree_copy_inputs(ladei_tree_run *run, const ladei_tree_node *node) {
   lade_graph_tree *tree = run->tree;
   size_t count = 0;
@@ -276,7 +276,7 @@ lade_status ladei_tree_launch(ladei_tree_run *run, const ladei_tree_node *node) 
 
 /* ---- Replay ------------------------------------------------------------------------------------------------------ */
 
-/* Outputs as they were recorded, over this path's memory. */
+/* Makes an output as it was recorded, with this path's memory. */
 static void replay_output(ladei_tree_run *run, const ladei_tree_node *node, uint32_t index) {
   lade_graph_tree *tree = run->tree;
   const ladei_tree_node_output *own = &node->outputs[index];
@@ -326,7 +326,8 @@ static lade_status replay(ladei_tree_run *run) {
 
 /* ---- Eager runs -------------------------------------------------------------------------------------------------- */
 
-/* Slower than a replay, so never silent: the program's log hears of it once for each function and reason, the tree's each time. */
+/* An eager run is slower than a replay, so it is reported: in the program's log once for each function and reason, in
+ * the tree's log each time. */
 static void eager_tell(const ladei_tree_run *run, uint32_t reason) {
   static const char *const reasons[LADE_GRAPH_REASON_COUNT] = {
       [LADE_GRAPH_REASON_MUTATED] = "it writes to an input that is neither static nor an output of the path",
@@ -361,7 +362,7 @@ lade_status ladei_tree_eager(ladei_tree_run *run, uint32_t reason) {
 
 /* ---- Warm-ups ---------------------------------------------------------------------------------------------------- */
 
-/* The body on the tree's stream, forked from the caller's and joined to it again. */
+/* Runs the body on the tree's stream, forked from the caller's and joined to it again. */
 static lade_status warmup_body(ladei_tree_run *run, lade_graph_context *context) {
   lade_graph_tree *tree = run->tree;
   ladei_tree_routes routes;
@@ -378,7 +379,7 @@ static lade_status warmup_body(ladei_tree_run *run, lade_graph_context *context)
   if (status == LADE_OK) status = left;
   ladei_error_save(&first);
   lade_status joined = ladei_tree_order_between(tree, &tree->stream, &run->stream);
-  /* What the body reads is free again when the call returns: the inputs, and copies of what was carried. */
+  /* Memory that the body reads is free again when the call returns: the inputs, and copies of carried ones. */
   if (joined != LADE_OK) {
     if (status == LADE_OK) ladei_error_save(&first);
     if (ladei_stream_wait(tree->runtime, &tree->stream) != LADE_OK) (void)ladei_tree_order_note(tree, &tree->stream);
@@ -387,7 +388,7 @@ static lade_status warmup_body(ladei_tree_run *run, lade_graph_context *context)
   return status != LADE_OK ? status : joined;
 }
 
-/* Nothing of it is kept but what the body has done. Memory of the path that it freed by itself is lost. */
+/* Keeps only the work of the body. Memory of the path that the body freed by itself is lost. */
 static void warmup_fail(ladei_tree_run *run, lade_graph_context *context) {
   lade_graph_tree *tree = run->tree;
   ladei_tree_path *path = &tree->core.path;
@@ -473,7 +474,7 @@ static lade_status room_make(ladei_tree_run *run) {
               : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %zu outputs", call_name, outputs);
 }
 
-/* Memory outside of the pool that was another stream's is this one's, too. */
+/* Memory outside of the pool that belongs to another stream is used by this one, too. */
 static lade_status outside_note(ladei_tree_run *run) {
   for (size_t i = 0; i < run->call.count; i++) {
     const ladei_tree_storage *storage = run->call.inputs[i].storage;
@@ -490,7 +491,7 @@ static void mismatches_count(ladei_tree_run *run) {
   for (size_t i = 0; i < run->plan.why_count; i++) run->tree->stats.mismatches[run->tree->core.why[i]]++;
 }
 
-/* Handles whose last count was taken, and storages without references. */
+/* Ends slots whose last count was taken, and frees storages without counts. */
 static void takes_end(ladei_tree_run *run) {
   lade_graph_tree *tree = run->tree;
   ladei_lock_assert_held(&tree->lock);
@@ -558,7 +559,7 @@ static void run_tell(ladei_tree_run *run, lade_status status) {
 
 static void run_finish(ladei_tree_run *run, lade_status status) {
   lade_graph_tree *tree = run->tree;
-  assert(!run->end_open); /* it stands, or was taken back */
+  assert(!run->end_open); /* the end is committed, or was undone */
   if (run->has_carried) carried_free(run);
   ladei_lock_acquire(&tree->lock);
   takes_end(run);
@@ -589,7 +590,7 @@ static lade_status run_do(ladei_tree_run *run, const lade_graph_call *call) {
   mismatches_count(run);
   status = room_make(run);
   if (status == LADE_OK) return act(run);
-  run->plan.ended = LADE_GRAPH_ENDED_NOT; /* it has not */
+  run->plan.ended = LADE_GRAPH_ENDED_NOT; /* the path has not ended */
   return status;
 }
 
@@ -628,7 +629,7 @@ static lade_status outputs_give(const ladei_tree_run *run, lade_graph_value *out
 }
 
 #ifndef NDEBUG
-/* A tree that has lost its invariants stops the program near the cause. */
+/* A tree with broken invariants stops the program near the cause. */
 #include <stdio.h>
 static void run_check(lade_graph_tree *tree) {
   lade_error error;

@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A graph tree as the files of graph/tree see it, and one run on its way.
+ * A graph tree as the files of graph/tree see it, and one run in progress.
  *
- *   owner.c    which thread holds the tree; what waits for it to leave
+ *   owner.c    the thread that owns the tree; effects delayed until it leaves
  *   life.c     creation, destruction, functions, steps
  *   buffers.c  buffers: any thread
  *   call.c     checks of a call
  *   run.c      a run: decides (core/), ends a path, acts, commits
- *   body.c     a body's context, and what became of its memory
+ *   body.c     a body's context, and the fate of its memory
  *   record.c   recordings: capture, checkpoint, roll-back
- *   order.c    streams: what a run waits for, forks and joins
- *   pool.c     the private pool: routes, restores, what is in it
+ *   order.c    streams: waits of a run, forks and joins
+ *   pool.c     the private pool: routes, restores, its blocks
  *   report.c   state, counters, dumps, checks
  *   memory.c   reserve, trim
  *
- * Who may do what. A thread that runs a function, or changes the tree otherwise, is its *owner*: `owned` is set, others wait. Only
- * the owner calls driver, allocator and bodies, with no lock held, and changes the core. What other threads read meanwhile (slots,
- * and whether their storages are lost) it changes under the lock. A release or retain by another thread is noted in its slot, and
- * the owner applies it when it leaves; without an owner the thread itself becomes one for that.
+ * Ownership. A thread that runs a function, or changes the tree otherwise, is its *owner*: `owned` is set, others wait.
+ * Only the owner calls driver, allocator and bodies, with no lock held, and changes the core. It changes under the lock
+ * the fields that other threads read meanwhile (slots, and whether their storages are lost). A release or retain by
+ * another thread is noted in its slot, and the owner applies it when it leaves; if there is no owner, the thread itself
+ * becomes the owner for that.
  *
- * T1  Without an owner no slot has anything queued, and no takes.
- * T2  In NONE and EXECUTION no block of the pool is handed out; else exactly those of the storages of the path that are alive.
- * T3  State, path, lists and handles change when nothing can fail any more. What is done before can be undone (record.c), or is said to
- *     stand where a run fails (lade_graph_tree_run).
+ * T1  Without an owner no slot has anything queued, nor takes.
+ * T2  In NONE and EXECUTION no block of the pool is handed out; otherwise only those of all alive storages of the path.
+ * T3  State, path, lists and handles change when nothing can fail any more. Earlier steps can be undone (record.c), or
+ *     are documented to remain when a run fails (lade_graph_tree_run).
  * T4  Work on a stream is ordered after everything that ran before (order.c).
- * Locks: tree->lock (LADEI_RANK_TREE) guards what is said above. No driver call, no call of the allocator and no callback under it.
+ * Locks: tree->lock (LADEI_RANK_TREE) guards the fields named above; no driver or allocator call or callback under it.
  */
 #ifndef LADE_GRAPH_TREE_TREE_H
 #define LADE_GRAPH_TREE_TREE_H
@@ -35,13 +36,13 @@
 #include "runtime/event_pool.h"
 #include "runtime/ops.h"
 
-/* What is known of the pool's segments; by address. */
+/* The known segments of the pool, by address. */
 typedef struct ladei_tree_segments {
   lade_device_range *list;
   size_t count;
 } ladei_tree_segments;
 
-/* An output on its way. */
+/* An output before the commit. */
 typedef struct ladei_tree_out {
   uint32_t kind;    /* lade_graph_output_kind */
   uint32_t source;  /* as in ladei_tree_node_output */
@@ -51,13 +52,13 @@ typedef struct ladei_tree_out {
   uint64_t block_bytes;
   lade_graph_position position;
   ladei_tree_storage *storage; /* NULL: none */
-  bool counted;                /* a count and a reference of the storage are this output's */
-  /* As the body named it. */
+  bool counted;                /* the output has a count and a reference of the storage */
+  /* The body's naming. */
   uint32_t named; /* ladei_tree_named */
   uint32_t index; /* of the local or the input */
 } ladei_tree_out;
 
-/* Whether the path's row has its memory. */
+/* Whether its memory goes into the path's row. */
 static inline bool ladei_tree_out_in_row(const ladei_tree_out *out) {
   return out->kind == LADE_GRAPH_OUTPUT_NEW || out->kind == LADE_GRAPH_OUTPUT_SAME ||
          out->kind == LADE_GRAPH_OUTPUT_PRIOR;
@@ -72,10 +73,10 @@ typedef enum ladei_tree_named {
   LADEI_TREE_NAMED_INTEGER,
 } ladei_tree_named;
 
-/* What the driver has of a recording. Made before any of it, so that what the driver refuses to take back can be kept. */
+/* The driver's objects of a recording. Made before them, to keep those that the driver refuses to take back. */
 typedef struct ladei_tree_native {
   struct ladei_tree_native *next; /* of the refused ones */
-  ladei_graph graph;              /* NULL: none any more, as the next one */
+  ladei_graph graph;              /* NULL: gone; so is the next */
   ladei_graph_exec exec;
 } ladei_tree_native;
 
@@ -99,22 +100,22 @@ struct lade_graph_tree {
   void *hook_user;
 
   ladei_lock lock;
-  ladei_condition left; /* the owner has left, or a buffer is gone */
+  ladei_condition left; /* the owner has left, or a buffer has ended */
   bool owned;
   uint64_t owner; /* thread */
   ladei_tree_slot *queue, **queue_end;
   _Atomic(uint32_t)
-      releasing; /* threads in lade_graph_buffer_release(): a destruction waits for their last look at the tree */
+      releasing; /* threads in lade_graph_buffer_release(): a destruction waits for their last access to the tree */
 
   /* The owner's. */
   ladei_tree_core core;
-  ladei_tree_path ending; /* a path that has left the core, and whose end may be taken back */
+  ladei_tree_path ending; /* a path that has left the core; its end may still be undone */
   lade_graph_function *functions;
   ladei_tree_segments segments;
   uint64_t foreign_segments;   /* of the pool, for other streams than the tree's */
-  ladei_tree_storage *garbage; /* without counts, whose block is to be freed */
+  ladei_tree_storage *garbage; /* storages without counts; their blocks are to be freed */
   ladei_tree_native *refused;  /* offered to the driver again by each recording and the destruction */
-  uint32_t faults;             /* of the next run */
+  uint32_t faults;             /* for the next run */
   bool no_copy_batch;
   lade_graph_log log;
   void *log_user;
@@ -124,14 +125,14 @@ struct lade_graph_tree {
 
   /* order.c */
   ladei_stream last;         /* of the last run; context 0: none */
-  ladei_event *last_event;   /* covers it, where the stream cannot be asked later */
-  ladei_event *own_event;    /* for that of the run under way */
-  ladei_event *gates;        /* of streams that cannot be asked later. Guard: lock, as of those of `noted` */
-  ladei_event *gates_waited; /* that the run under way waits for; the owner's */
+  ladei_event *last_event;   /* covers it, if the stream cannot be used later */
+  ladei_event *own_event;    /* the same for the run under way */
+  ladei_event *gates;        /* of streams that cannot be used later. Guard: lock, as for the fields of `noted` */
+  ladei_event *gates_waited; /* those that the run under way waits for; the owner's */
   ladei_stream *noted;
   size_t noted_count, noted_capacity;
-  size_t noted_waited; /* the first so many: for the run under way */
-  uint64_t notes;      /* so far, of streams that were noted already, too */
+  size_t noted_waited; /* this many of the first are for the run under way */
+  uint64_t notes;      /* number so far, repeated notes of a stream included */
 
   /* Room for a call of any function. */
   size_t input_room, output_room;
@@ -157,9 +158,9 @@ typedef struct ladei_tree_run {
   ladei_tree_call call;
   ladei_tree_plan plan;
   ladei_stream stream;  /* the caller's */
-  bool is_ordered;      /* the stream waits for all that ran before */
-  bool has_carried;     /* tree->carried_blocks are the run's */
-  bool end_open;        /* the path has left, and its end can be taken back */
+  bool is_ordered;      /* the stream waits for all earlier work */
+  bool has_carried;     /* tree->carried_blocks belong to the run */
+  bool end_open;        /* the path has left the core, and its end can be undone */
   lade_graph_state was; /* before the run */
   bool was_pending;
   bool did_restore;
@@ -173,35 +174,36 @@ typedef struct ladei_tree_run {
 
 /* ---- owner.c ----------------------------------------------------------------------------------------------------- */
 
-/* Makes the caller the owner. LADE_ERR_BUSY from within a callback of the tree; of another one, where another thread is the owner. */
+/* Makes the caller the owner. LADE_ERR_BUSY in a callback of the tree; in one of another tree, if this tree is
+ * owned. */
 lade_status ladei_tree_enter(lade_graph_tree *tree, const char *call);
 /* The same for a run: not from within a run of another tree either. */
 lade_status ladei_tree_enter_run(lade_graph_tree *tree, const char *call);
-/* For questions: also from within a callback, where *out_inside is set and nothing is to be left. */
+/* For reads: also from within a callback; then *out_inside is set, and the caller does not leave. */
 lade_status ladei_tree_enter_reading(lade_graph_tree *tree, const char *call, bool *out_inside);
 /* Makes the caller the owner of a tree that has none. With the lock. */
 void ladei_tree_own_locked(lade_graph_tree *tree);
-/* Whether its pool's memory is away, whichever call suspended it. No lock held. */
+/* Whether its pool is suspended, by whatever call. No lock held. */
 bool ladei_tree_suspended(const lade_graph_tree *tree);
-/* From here to the end the tree's pool is not suspended. LADE_ERR_BUSY, with no end to follow, while it is. No lock held. */
+/* Until the end the pool cannot be suspended. LADE_ERR_BUSY, without an end, if it is suspended. No lock held. */
 lade_status ladei_tree_awake_begin(const lade_graph_tree *tree, const char *call);
 void ladei_tree_awake_end(const lade_graph_tree *tree);
-/* As the owner, with the lock, which is released in between: what is queued takes effect, what has no counts is freed. */
+/* As the owner, with the lock, which is released in between: applies queued counts, frees memory without counts. */
 void ladei_tree_settle_locked(lade_graph_tree *tree);
-/* The same, and the tree is free. */
+/* The same, then gives up the tree. */
 void ladei_tree_leave(lade_graph_tree *tree);
 void ladei_tree_leave_locked(lade_graph_tree *tree); /* with the lock, which is released */
-/* The block of a storage without counts, if it has one, is freed when the owner leaves. With the lock. */
+/* The owner frees the block of a storage without counts, if it has one, when it leaves. With the lock. */
 void ladei_tree_garbage_add(lade_graph_tree *tree, ladei_tree_storage *storage);
 
 /* ---- life.c ------------------------------------------------------------------------------------------------------ */
 
-/* Destroys a recording that is in no list and no path, and is followed by none; and those before it for which that is so then. */
+/* Destroys a recording that is in no list or path and has no children; then each parent for which that is true now. */
 void ladei_tree_node_forget(lade_graph_tree *tree, ladei_tree_node *node);
 void ladei_tree_node_evict(lade_graph_tree *tree, ladei_tree_node *node);
-/* The driver takes all of it back, now or later; also in the code of a capture of the program's. NULL does nothing. */
+/* Gives all of it back to the driver, now or later; also in the code of a program's capture. NULL does nothing. */
 void ladei_tree_native_drop(lade_graph_tree *tree, ladei_tree_native *native);
-/* What it has refused so far is offered again. The first refusal. */
+/* Offers the refused objects to the driver again. Returns the first refusal. */
 lade_status ladei_tree_refused_drop(lade_graph_tree *tree);
 void ladei_tree_function_forget(lade_graph_function *function);
 /* Drops a path that has left the core. */
@@ -214,16 +216,16 @@ static inline const lade_runtime_ops *ladei_tree_ops(const lade_graph_tree *tree
 lade_status ladei_tree_call_read(lade_graph_tree *tree, lade_graph_function *function, const lade_graph_call *call,
                                  ladei_tree_call *out);
 void ladei_tree_call_reset(lade_graph_tree *tree, const ladei_tree_call *call);
-/* LADE_ERR_OVERWRITTEN or LADE_ERR_FOREIGN_POINTER in words. */
+/* LADE_ERR_OVERWRITTEN or LADE_ERR_FOREIGN_POINTER, with a text. */
 lade_status ladei_tree_buffer_error(const lade_graph_tree *tree, const char *call, lade_graph_buffer buffer,
                                     ladei_tree_found found, const ladei_tree_slot *slot, bool known);
-/* The instance of a key, made where there is none. */
+/* The instance of a key, made if there is none. */
 lade_status ladei_tree_instance_get(lade_graph_function *function, const lade_graph_call *call,
                                     ladei_tree_instance **out);
 
 /* ---- body.c ------------------------------------------------------------------------------------------------------ */
 
-/* A block of the run's that outputs have. */
+/* A block of the run that outputs lie in. */
 typedef struct ladei_tree_owned {
   ladei_tree_storage *storage; /* NULL: none has it yet */
   uint32_t output;             /* the last one so far */
@@ -234,12 +236,12 @@ typedef struct ladei_tree_local {
   ladei_tree_owned owned;
   bool freed;
   bool is_output;
-  bool adopted; /* of lade_device_alloc() */
+  bool adopted; /* from lade_device_alloc() */
 } ladei_tree_local;
 
 typedef struct ladei_tree_body_input {
-  uint64_t address;       /* where the body finds it */
-  uint64_t block;         /* recordings: of the pool, of a copied one; 0: none, or freed */
+  uint64_t address;       /* the body's address of it */
+  uint64_t block;         /* recordings: the pool's block of a copied input; 0: none, or freed */
   ladei_tree_owned owned; /* the copy */
   bool dropped, is_output;
   bool given_up; /* its take is done */
@@ -254,12 +256,12 @@ struct lade_graph_context {
   uint32_t *table; /* by address: index + 1 */
   size_t table_count;
   ladei_tree_body_input *inputs;
-  size_t input_count;         /* 0 where there was no memory for them */
-  ladei_sort_key *by_address; /* of the inputs, once an output was looked for among many: body.c, input_find() */
-  ladei_sort_key *older; /* of the path's memories, once an output was looked for among many: body.c, older_order() */
+  size_t input_count;         /* 0: there was no memory for them */
+  ladei_sort_key *by_address; /* of the inputs, after a search among many: body.c, input_find() */
+  ladei_sort_key *older;      /* of the path's memories, after a search among many: body.c, older_order() */
   size_t older_count;
   uint64_t alone_bytes, alone_peak;
-  lade_device_range *ranges; /* of the pool, that were handed out so far */
+  lade_device_range *ranges; /* of the pool: those handed out so far */
   size_t range_count, range_capacity;
 };
 
@@ -270,53 +272,54 @@ void ladei_tree_context_close(lade_graph_context *context);
 lade_status ladei_tree_context_inputs(lade_graph_context *context);
 /* Hooks and body; LADE_ERR_CALLBACK also for outputs that were not named. */
 lade_status ladei_tree_context_call(lade_graph_context *context);
-/* Frees blocks left in the pool that no record knows; LADE_ERR_CALLBACK lists them, and it is freed. */
+/* Frees blocks in the pool that are not known (B1 in body.c); LADE_ERR_CALLBACK lists them. */
 lade_status ladei_tree_context_leftovers(lade_graph_context *context);
-/* Outputs get their kinds and counts, everything else is freed and given up. Cannot fail. */
+/* Gives outputs their kinds and counts, frees and gives up everything else. Cannot fail. */
 void ladei_tree_context_settle(lade_graph_context *context);
 /* Frees what the body has allocated and not freed. */
 void ladei_tree_context_free_locals(lade_graph_context *context);
-/* The counts of outputs go. */
+/* Drops the counts of outputs. */
 void ladei_tree_outs_drop(ladei_tree_run *run);
-/* Takes that were given up come back. */
+/* Restores takes that were given up. */
 void ladei_tree_context_takes_return(lade_graph_context *context);
 void ladei_tree_give_up(ladei_tree_run *run, size_t input, bool free_block);
 
 /* ---- run.c, record.c --------------------------------------------------------------------------------------------- */
 
-/* A path that has left is lost. */
+/* Makes the end of the path that has left final: its memory is lost. */
 void ladei_tree_end_commit(ladei_tree_run *run);
-/* Outputs become handles, and a node the current one. Cannot fail. */
+/* Makes handles of the outputs, and the node the current one. Cannot fail. */
 void ladei_tree_commit(ladei_tree_run *run, ladei_tree_node *node, lade_graph_state state);
-/* Copies inputs to where the node has them. */
+/* Copies inputs to the node's addresses of them. */
 lade_status ladei_tree_copy_inputs(ladei_tree_run *run, const ladei_tree_node *node);
 lade_status ladei_tree_launch(ladei_tree_run *run, const ladei_tree_node *node);
-/* Out of a path that ends: carries, frees its blocks, takes it out of the core. On failure all is as before. */
+/* Begins the path's end: carries inputs, frees blocks, takes it out of the core. On failure nothing has changed. */
 lade_status ladei_tree_path_end(ladei_tree_run *run);
-/* The pool as it is after the current node. On failure nothing has changed. */
+/* Brings the pool to its state after the current node. On failure nothing has changed. */
 lade_status ladei_tree_restore(ladei_tree_run *run);
 lade_status ladei_tree_record(ladei_tree_run *run);
 lade_status ladei_tree_eager(ladei_tree_run *run, uint32_t reason);
 
 /* ---- order.c ----------------------------------------------------------------------------------------------------- */
 
-/* The stream waits for all that ran before. */
+/* Makes the stream wait for all earlier work of the tree. */
 lade_status ladei_tree_order_before(lade_graph_tree *tree, const ladei_stream *stream);
-/* ... which is forgotten then: the stream has it. */
+/* Forgets that work afterwards: the stream covers it. */
 void ladei_tree_order_commit(lade_graph_tree *tree, const ladei_stream *stream);
-/* `to` waits for what is queued on `from`. */
+/* Makes `to` wait for the work queued on `from`. */
 lade_status ladei_tree_order_between(lade_graph_tree *tree, const ladei_stream *from, const ladei_stream *to);
-/* The next run waits for what is queued on the stream by then. Any thread. */
+/* The next run will wait for the work that is queued on the stream by then. Any thread. */
 lade_status ladei_tree_order_note(lade_graph_tree *tree, const ladei_stream *stream);
 void ladei_tree_order_forget(lade_graph_tree *tree);
 
 /* ---- pool.c ------------------------------------------------------------------------------------------------------ */
 
-/* The pool is the tree's alone, and empty: blocks found in it after a body are freed. LADE_ERR_INVALID_ARGUMENT says what it is else. */
+/* Takes the pool for the tree alone, since blocks found in it after a body are freed. It must be empty: otherwise
+ * LADE_ERR_INVALID_ARGUMENT names its use. */
 lade_status ladei_tree_pool_own(lade_graph_tree *tree);
 void ladei_tree_pool_disown(lade_graph_tree *tree);
-/* From here to the end the thread's calls that need the pool are the tree's own; others are refused. No body or callback in between,
- * and not one within another. */
+/* Between enter and leave this thread's calls on the pool count as the tree's own; other calls are refused. No body or
+ * callback in between, and no nesting. */
 void ladei_tree_pool_enter(lade_graph_tree *tree);
 void ladei_tree_pool_leave(lade_graph_tree *tree);
 
@@ -326,33 +329,33 @@ typedef struct ladei_tree_routes {
   bool capture;
 } ladei_tree_routes;
 
-/* The tree's stream and the thread allocate from the pool. */
+/* Routes allocations of the tree's stream and of the thread to the pool. */
 lade_status ladei_tree_routes_begin(lade_graph_tree *tree, bool capture, ladei_tree_routes *out);
 void ladei_tree_routes_end(lade_graph_tree *tree, ladei_tree_routes *routes);
 
-/* The pool as it is: blocks handed out by ascending address. */
+/* The blocks of the pool that are handed out, by ascending address. */
 typedef struct ladei_tree_blocks {
   lade_device_range *list;
   size_t count;
 } ladei_tree_blocks;
-/* ... and the tree's list of segments. Caller frees out->list. */
+/* Reads them, and the tree's list of segments. Caller frees out->list. */
 lade_status ladei_tree_pool_read(lade_graph_tree *tree, ladei_tree_blocks *out);
-/* The most that the pool held from the driver. */
+/* The most bytes that the pool held from the driver. */
 uint64_t ladei_tree_pool_peak(lade_graph_tree *tree);
-/* Requests so far that were led to the pool. */
+/* Number of requests routed to the pool so far. */
 uint64_t ladei_tree_pool_served(lade_graph_tree *tree);
 /* Whether a byte of the range lies in the pool. */
 bool ladei_tree_pool_has(const lade_graph_tree *tree, uint64_t address, uint64_t bytes);
-/* The block handed out by an allocator that the address lies in; false: none, as far as is known. */
+/* The block that the allocator has handed out at the address; false: none is known. */
 bool ladei_tree_block_at(lade_device_allocator *allocator, uint64_t address, lade_device_range *out);
-/* The block handed out of the pool that the address lies in; false: none. */
+/* The pool's block that is handed out at the address; false: none. */
 bool ladei_tree_pool_block(const lade_graph_tree *tree, uint64_t address, lade_device_range *out);
-/* Brings the pool to a checkpoint: storages of the path that are alive get their blocks, others are freed. */
+/* Brings the pool to a checkpoint: alive storages of the path get their blocks, other blocks are freed. */
 lade_status ladei_tree_pool_restore(lade_graph_tree *tree, const lade_device_checkpoint *checkpoint);
 /* Frees the blocks of the path's storages, by position. */
 void ladei_tree_path_free_blocks(lade_graph_tree *tree, ladei_tree_path *path);
 void ladei_tree_block_free(lade_graph_tree *tree, uint64_t address);
-/* T2, and the core's invariants. */
+/* Checks T2, and the core's invariants. */
 lade_status ladei_tree_check(lade_graph_tree *tree);
 
 #endif /* LADE_GRAPH_TREE_TREE_H */
