@@ -2,8 +2,8 @@
 /*
  * The `lade` command: one subcommand per job.
  *
- * Exit status: that of the subcommand; 1 where standard output did not take all of it; 2 for a command line or a LADE_LOG that is
- * not understood.
+ * Exit status: that of the subcommand; 1 if standard output did not take all of it; 2 for a bad command line or
+ * LADE_LOG.
  */
 #include <errno.h>
 #include <stdbool.h>

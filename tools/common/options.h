@@ -13,7 +13,7 @@ enum { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_BAD = 2 };
 /* Prints a name of a file or in a file: control characters, which a terminal would obey, become '?'. */
 void name_print(FILE *out, const char *name);
 
-/* The program's name in help and messages: the last part of what was typed. Names of commands begin with "lade" in the source. */
+/* The program's name in help and messages: the last part of `typed`. In the source commands begin with "lade". */
 void program_name_set(const char *typed);
 const char *program_name(void);
 
@@ -21,7 +21,7 @@ const char *program_name(void);
 void message_print(const char *command, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Reads argv, as ARGP says, into `input`; a mistake ends the program with EXIT_BAD. `name` is the command's in messages. */
+/* Reads argv, as ARGP says, into `input`; a mistake ends the program with EXIT_BAD. `name`: the command. */
 void options_read(const struct argp *argp, char *name, int argc, char **argv, void *input);
 /* The same, with options and other words in the order of the command line. */
 void options_read_in_order(const struct argp *argp, char *name, int argc, char **argv, void *input);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shared by the readers of text formats: where they are in a file, the fields of the line, and the error that ends them.
+ * Shared by the readers of text formats: their place in a file, the fields of the line, and the error that ends them.
  *
  *   reader_frame frame;
  *   if (!reader_frame_open(&frame, file, "run.trace")) ...
  *   if (reader_frame_header(&frame, "lade-trace") == READ_ITEM &&
  *       reader_frame_line(&frame, &line, &length) == READ_ITEM && reader_frame_cut(&frame, line, length) == READ_ITEM)
- *     if (frame.fields.count != 2) return READER_REFUSE(&frame, "wrong number of fields");   // "run.trace:2: wrong number of fields"
+ *     if (frame.fields.count != 2) return READER_REFUSE(&frame, "wrong fields");   // "run.trace:2: wrong fields"
  *
- * R1  `outcome` is READ_ITEM until an error is noted; a reader reads nothing after it, and answers it again.
+ * R1  `outcome` is READ_ITEM until an error is noted; a reader reads nothing after it, and returns it again.
  * Locks: none; one thread reads.
  */
 #ifndef LADE_TOOLS_COMMON_READER_FRAME_H
@@ -27,7 +27,7 @@ typedef struct reader_frame {
   line_source lines;
   uint64_t line_number; /* of the line that was read last; from 1 */
   line_fields fields;   /* of a line that was cut */
-  read_result outcome;  /* READ_BAD, READ_FAILED: for good; else READ_ITEM */
+  read_result outcome;  /* READ_BAD, READ_FAILED: for good; otherwise READ_ITEM */
   char *name;
   char *error;
 } reader_frame;

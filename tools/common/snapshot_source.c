@@ -82,7 +82,7 @@ static lade_status stream_write(void *user, const void *data, size_t bytes) {
   return ladei_error(LADE_ERR_IO, code, "cannot write: %s", strerror(code));
 }
 
-/* A pipe, a device, or a name for a descriptor, such as /dev/stdout: written as it is, since nothing can take its place. */
+/* A pipe, a device, or a descriptor's name (/dev/stdout): written in place, since no other file can replace it. */
 static bool path_is_written_in_place(const char *path) {
   struct stat facts;
   if (strncmp(path, "/dev/shm/", 9) != 0 && (strncmp(path, "/dev/", 5) == 0 || strncmp(path, "/proc/", 6) == 0))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `lade diff`: what two snapshots of one program differ in. */
+/* `lade diff`: the differences between two snapshots of one program. */
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -55,7 +55,7 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   }
 }
 
-/* Segments of `in` that `other` does not have, as (address, bytes), are shown to `visit`. Sorted copies make that n log n. */
+/* Segments of `in` that `other` does not have, as (address, bytes), go to `visit`. Sorted copies make it n log n. */
 typedef struct segment_range {
   uint64_t address, bytes;
 } segment_range;

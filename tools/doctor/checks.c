@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The checks of `lade doctor`. Each looks by itself, by the call that the library makes or the file that it reads; none changes
- * anything, and only `registration` makes a context on a device, for as long as it looks.
+ * The checks of `lade doctor`. Each looks by itself, by the library's own call or file; none changes anything, and only
+ * `registration` makes a context on a device, while it looks.
  */
 #include "tools/doctor/checks.h"
 

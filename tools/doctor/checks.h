@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checks of `lade doctor`: each says what it found and, if that holds lade up, what to do. */
+/* The checks of `lade doctor`: each reports its finding and, if that slows lade down, the remedy. */
 #ifndef LADE_TOOLS_DOCTOR_CHECKS_H
 #define LADE_TOOLS_DOCTOR_CHECKS_H
 
@@ -7,7 +7,7 @@
 
 typedef enum finding_state {
   FINDING_GOOD,
-  FINDING_OPTIONAL, /* missing, and only needed for what few programs do */
+  FINDING_OPTIONAL, /* missing, and only few programs need it */
   FINDING_TO_DO     /* missing, or slower than it could be */
 } finding_state;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `lade doctor`: what of the machine lade finds, and what to do about the rest.
+ * `lade doctor`: the parts of the machine that lade finds, and remedies for the rest.
  *
  * All checks are made before anything is printed.
  */

@@ -35,7 +35,7 @@ static bool runtime_split(const char *text, const char **out_name, const char **
   return colon == NULL || *out_name != NULL;
 }
 
-/* Ordinals with commas between them, none twice; 0 if it is something else. */
+/* Ordinals with commas between them, none twice; 0 for other texts. */
 static size_t list_read(const char *list, int out[STAGE_MAX_DEVICES]) {
   size_t count = 0;
   for (const char *at = list;;) {

@@ -27,8 +27,9 @@ bool stage_devices_are_good(const char *text);
   "ordinals below 4096 with commas between them, none twice, or all, and perhaps a runtime and a colon before it"
 
 /*
- * Opens the runtime (NULL: the best found, unless `devices` names one) and a pair on each device, with the settings of the
- * environment (lade_config_from_env), and after them those of `settings` ("" for none). False with a message on standard error, and nothing open.
+ * Opens the runtime (NULL: the best, unless `devices` names one) and a pair on each device, with the environment's
+ * settings (lade_config_from_env), then those of `settings` ("": none). False: nothing is open; a message is on
+ * standard error.
  */
 bool stage_open(stage *s, const char *command, const char *runtime, const char *devices, const char *settings);
 /* False with a message if anything is left. */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether device memory holds what a file does. */
+/* Whether device memory holds a file's bytes. */
 #ifndef LADE_TOOLS_LOAD_VERIFY_H
 #define LADE_TOOLS_LOAD_VERIFY_H
 
 #include "lade/lade.h"
 
 /*
- * Compares bytes of a file with as many in the memory of a pipeline's device, by XXH3 of 64 bits: the file is read anew,
+ * Compares a file's bytes with those in the memory of a pipeline's device, by XXH3 of 64 bits: the file is read anew,
  * the device is read through the pipeline. LADE_ERR_CHECKSUM; errors of reading.
  */
 lade_status verify_range(lade_pipeline *pipeline, int fd, uint64_t offset, void *memory, uint64_t bytes);

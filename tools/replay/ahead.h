@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A trace that is read some operations ahead of the current one, so that what those will look at can be brought into
- * the cache meanwhile. Frees are what looks at old blocks, so they are counted apart.
+ * A trace that is read some operations ahead of the current one, so that memory for these is brought into the cache
+ * meanwhile. Frees look at old blocks, so they are counted apart.
  *
  *   alloc   free 7   alloc   free 9   free 4   alloc ...     not read yet ...
  *           taken             +1       +2                    ahead_free(queue, 1)->id is 9
@@ -18,7 +18,7 @@
 
 enum { AHEAD_ROOM = 16 };
 
-/* A free to come, and what was found out about it; the caller's except for the ID. */
+/* A free to come, and its lookups; the caller's except for the ID. */
 typedef struct ahead_target {
   uint64_t id;
   uint64_t address;  /* of its block; 0: not known */
@@ -30,7 +30,7 @@ typedef struct ahead {
   trace_op ops[AHEAD_ROOM];
   uint64_t read;   /* operations read so far; number i is in ops[i % AHEAD_ROOM] */
   uint64_t taken;  /* of those, that ahead_next has returned, the current one included */
-  read_result end; /* what the reader said after the last of them; READ_ITEM: nothing yet */
+  read_result end; /* the reader's result after the last of them; READ_ITEM: none yet */
   bool held;       /* the last one read has a text or a list */
 
   ahead_target frees[AHEAD_ROOM]; /* those among them, in the same way */

@@ -49,7 +49,7 @@ static const struct argp_option option_table[] = {
     {NULL, 0, NULL, 0, NULL, 0},
 };
 
-/* In the order of the command line: what follows --compare is a setting. */
+/* In the order of the command line: arguments after --compare are settings. */
 static void positional_add(replay_arguments *a, char *argument, const struct argp_state *state) {
   if (a->compare)
     a->confs[a->conf_count++] = argument;
@@ -145,9 +145,9 @@ static FILE *trace_open(const char *path, int *out_exit) {
 }
 
 /*
- * The process ends soon after its last replay, and takes back what that holds at once: freeing 100,000 blocks one by one, each
- * with its neighbours, would be an eighth of a replay's time. It is kept here, so that it counts as reachable; volatile, since
- * nothing reads it.
+ * The process ends soon after its last replay, and its memory goes at once: freeing 100,000 blocks one by one, each
+ * with its neighbours, would be an eighth of a replay's time. The replay is kept here to count as reachable; volatile,
+ * since nothing reads it.
  */
 static replay *volatile last_replay;
 

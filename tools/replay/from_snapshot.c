@@ -140,7 +140,7 @@ static lade_status alloc_write(conversion *c, uint64_t address, uint64_t bytes, 
   return LADE_OK;
 }
 
-/* Made streams come after all others, and are used again once what waited for them is complete. */
+/* Made streams come after all others, and are used again once the free that waits for them is complete. */
 static lade_status waiter_make(conversion *c, uint64_t address, uint32_t id) {
   uint32_t *waiter = ladei_pair_map_value(&c->waiters, address, 0);
   if (waiter == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A snapshot with a history as a trace: what its program did, so that other settings can be tried on it.
+ * A snapshot with a history as a trace: its program's operations, so that other settings can be tried on it.
  *
- * The memory at the history's begin is the snapshot's, with all events undone: its blocks are allocated first. Then each event that
- * the program caused becomes an operation:
+ * The memory at the history's begin is the snapshot's, with all events undone: its blocks are allocated first. Then
+ * each event that the program caused becomes an operation:
  *
  *   alloc            alloc; within a private pool: pool_begin, alloc, pool_end
  *   free requested   free; where its completion comes later, before it `record` on a stream made for it
@@ -11,8 +11,8 @@
  *   segment free     empty_cache, once for those that follow each other
  *   out of memory    the alloc that failed
  *
- * A history that has all events from the start replays exactly, with the program's own settings. One that lost some begins with
- * blocks that lie elsewhere, in segments of their own order.
+ * A history that has all events from the start replays exactly, with the program's own settings. One that lost some
+ * begins with blocks that lie elsewhere, in segments of their own order.
  */
 #ifndef LADE_TOOLS_REPLAY_FROM_SNAPSHOT_H
 #define LADE_TOOLS_REPLAY_FROM_SNAPSHOT_H

@@ -3,7 +3,7 @@
  * Pinned blocks larger than a pinned pool can hold. Traces may ask for anything below 2^60 bytes; a pool refuses from
  * 1 TiB on, which no machine has. The replay keeps such blocks itself, by the pool's rules and apart from its others:
  *
- *   alloc     the smallest cached giant that fits, at most 1/8 larger; else a new one from the driver, of whole pages
+ *   alloc     the smallest cached giant that fits, at most 1/8 larger; or a new one from the driver, of whole pages
  *   free      one event per stream noted; pending until all are found done
  *   poll      at each allocation and each emptying; cached giants go back at the latter
  *
@@ -32,7 +32,7 @@ typedef struct giants {
   size_t room;
   giant_event *events; /* not found done, oldest first */
   bool pytorch_policy;
-  uint64_t max_bytes; /* cap on what giants may hold */
+  uint64_t max_bytes; /* cap on the bytes of giants */
   uint64_t reserved_bytes;
   uint64_t driver_allocs;
   uint64_t driver_frees;

@@ -72,7 +72,7 @@ static lade_status charge(replay_memory *memory, uint64_t bytes) {
 
 static uint64_t steps_of(uint64_t bytes) { return bytes / STEP + (bytes % STEP != 0); }
 
-/* The lowest address with so many steps that were never used; 0 if there is none. */
+/* The lowest address with `steps` steps that were never used; 0 if there is none. */
 static uint64_t unused_find(const replay_memory *memory, uint64_t steps) {
   uint64_t begin = FIRST_STEP;
   const memory_range *run = range_at_most(&memory->used, begin);

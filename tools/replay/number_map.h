@@ -56,8 +56,8 @@ static inline size_t number_map_home(const number_map *map, uint64_t key) {
   return (size_t)((key * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & (map->capacity - 1);
 }
 
-/* Brings the place of a key into the cache, for a call to come. Inlined by force, since gcc takes the call of a function out
- * that does nothing else; so must be a function that does nothing but call this one. */
+/* Brings the place of a key into the cache, for a call to come. Inlined by force, since gcc removes the call of a
+ * function that does nothing else; so must be a function that only calls this one. */
 static inline __attribute__((always_inline)) void number_map_prefetch(const number_map *map, uint64_t key) {
   if (map->capacity > 0) __builtin_prefetch(&map->entries[number_map_home(map, key)]);
 }

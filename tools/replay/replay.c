@@ -5,7 +5,7 @@
  *   ID --ids--> address of its block                   (device)
  *   ID --host_ids--> pointer of its block              (pinned)
  *
- * P1  Addresses in ids differ, except for null blocks (NULL_BLOCK) and failed allocations (FAILED), which have none. The
+ * P1  Addresses in ids differ, except null blocks (NULL_BLOCK) and failed allocations (FAILED), which have none. The
  *     way back, from address to ID, is rare and is made when it is needed (owners_collect).
  * P2  The allocators exist from the first operation on, with the settings declared before it.
  */
@@ -49,7 +49,7 @@ struct replay {
   replay_device *device; /* NULL before the first operation */
   lade_device_allocator *allocator;
   lade_pinned_pool *pinned; /* NULL before the first pinned operation */
-  giants giants;            /* pinned blocks beyond what the pool takes */
+  giants giants;            /* pinned blocks that the pool refuses for their size */
   number_map ids;
   number_map host_ids;
   stored_state *states;
@@ -150,7 +150,7 @@ static void blocks_free(replay *r) {
     if (entry.value > FAILED) (void)lade_device_free(r->allocator, (void *)(uintptr_t)entry.value);
 }
 
-/* Frees what the trace left, so that the runtime closes. */
+/* Frees the blocks that the trace left, so that the runtime closes. */
 static void allocators_destroy(replay *r) {
   while (r->allocator != NULL && r->allocator->routes.first != NULL)
     (void)lade_device_pool_end(r->allocator, r->allocator->routes.first->pool->id);
@@ -321,7 +321,7 @@ static bool pool_owners_select(const ladei_device_snapshot *snapshot, uint64_t p
   return true;
 }
 
-/* Address -> ID of what is handed out from a pool. */
+/* Address -> ID of the blocks handed out from a pool. */
 static bool pool_owners(const replay *r, uint64_t pool, number_map *out) {
   ladei_device_snapshot snapshot;
   number_map owners = {.entries = NULL};
@@ -642,8 +642,8 @@ read_result replay_step(replay *r, trace_reader *reader, const trace_op *op) {
 /* Fewer blocks stay in the cache anyway. */
 enum { LOOK_AHEAD_FROM = 2048 };
 
-/* Before a free: what the next ones look at is brought into the cache by steps, each of which looks at what the one
- * before has brought. */
+/* Before a free: brings the memory of the next frees into the cache by steps, each of which reads the memory that the
+ * one before has brought. */
 static void look_ahead(const replay *r, ahead *queue) {
   const ladei_device_heap *heap = &r->allocator->heap;
   ahead_target *target = ahead_free(queue, 5);
@@ -658,8 +658,8 @@ static void look_ahead(const replay *r, ahead *queue) {
   if (target != NULL && target->block != NULL) ladei_device_heap_prefetch_beside(heap, target->block);
 }
 
-/* Where the ID of an operation that was just read lies, or will lie. Inlined by force: of a function that does nothing but
- * fetch ahead, gcc finds that it has no effect, and takes the call out. */
+/* The present or later place of the ID of an operation just read. Inlined by force: gcc finds that a function that only
+ * fetches ahead has no effect, and removes the call. */
 static inline __attribute__((always_inline)) void id_prefetch(const replay *r, const trace_op *op) {
   if (op->kind == TRACE_ALLOC || op->kind == TRACE_FREE) number_map_prefetch(&r->ids, op->number[0]);
 }

@@ -27,7 +27,7 @@ typedef struct replay_settings {
   void *user;
 } replay_settings;
 
-/* Whether settings.conf may be that; the error record says what is wrong with it. */
+/* Whether settings.conf may be `conf`; the error record names the mistake in it. */
 lade_status replay_conf_check(const char *conf);
 
 /* Copies the settings, not their texts. NULL when there is no memory. */

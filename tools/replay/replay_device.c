@@ -3,7 +3,7 @@
  * The device of a replay; model in replay_device.h.
  *
  * D1  stream->completed <= stream->recorded.
- * D2  An event is complete exactly if its position <= its stream's completed, or it was waited for; position 0: never recorded.
+ * D2  An event is complete exactly if position <= its stream's completed, or it was awaited; position 0: not recorded.
  * Locks: none; a replay has one thread.
  */
 #include "tools/replay/replay_device.h"
@@ -26,7 +26,7 @@ typedef struct replay_stream {
 typedef struct replay_event {
   replay_stream *stream;
   uint64_t position; /* its number among the events of the stream, from 1 */
-  bool waited;       /* for it alone: what else is complete, the trace says */
+  bool waited;       /* for it alone: the trace completes all others */
 } replay_event;
 
 struct replay_device {
@@ -113,8 +113,8 @@ static lade_status op_event_query(void *self, lade_event handle) {
   return complete ? LADE_OK : LADE_NOT_READY;
 }
 
-/* lade waits for each event of a use that it needs, and for one after all uses where memory goes back to the driver: a recorded
- * program did that at another place, or not at all. */
+/* lade waits for each event of a use that it needs, and for one after all uses if memory goes back to the driver: a
+ * recorded program did that at another place, or not at all. */
 static lade_status op_event_synchronize(void *self, lade_event handle) {
   (void)self;
   event_of(handle)->waited = true;

@@ -2,9 +2,9 @@
 /*
  * The device of a replay: a "sim" device of addresses only, on which work ends exactly when the trace says so.
  *
- * Device memory is addresses and a capacity (memory.h). Streams and events are counters: an event is the number of events recorded on its stream so
- * far, and is complete when the trace (replay_device_complete) has completed that many, or it was waited for. Pinned memory is
- * addresses only too, without limit.
+ * Device memory is addresses and a capacity (memory.h). Streams and events are counters: an event is the number of
+ * events recorded on its stream so far, and is complete when the trace (replay_device_complete) has completed that
+ * many, or it was waited for. Pinned memory is only addresses, too, without limit.
  *
  * One replay device exists at a time in a process: the ops table has no place for a second owner beside "sim".
  */
@@ -28,8 +28,8 @@ lade_runtime *replay_device_runtime(replay_device *device);
 lade_stream replay_device_stream(replay_device *device, uint64_t number);
 uint64_t replay_stream_number(lade_stream stream);
 
-/* The next driver memory begins at the address, unless something live overlaps it; placed() ends that. False: it would have
- * ended beyond 2^64. */
+/* The next driver memory begins at the address, unless a live range overlaps it; placed() ends that. False: it would
+ * have ended beyond 2^64. */
 void replay_device_place(replay_device *device, uint64_t address);
 bool replay_device_placed(replay_device *device);
 

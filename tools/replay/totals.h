@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Peaks and sums of a replay, over all of its operations: what a comparison of settings needs. */
+/* Peaks and sums of a replay, over all of its operations, for a comparison of settings. */
 #ifndef LADE_TOOLS_REPLAY_TOTALS_H
 #define LADE_TOOLS_REPLAY_TOTALS_H
 

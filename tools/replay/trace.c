@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reader of allocation traces: splits a line into fields and checks them against the table of operations. Lines in plain
- * form, which long traces are made of, are read where they lie, on a shorter way that knows no errors.
+ * Reader of allocation traces: splits a line into fields and checks them against the table of operations. Lines in
+ * plain form, most of a long trace, are read where they lie, by a shorter way without errors.
  *
  * T1  Nothing is read after an error was noted (R1 of tools/common/reader_frame.h).
  * T2  `streams` holds the declared streams and 0.
- * T3  What the shorter way accepts, the other would read the same.
+ * T3  A line that the shorter way accepts is read equally by the other.
  */
 #include "tools/replay/trace.h"
 
@@ -22,7 +22,7 @@ typedef enum field_kind {
   FIELD_NONE,
   FIELD_NUMBER,     /* 64 bits */
   FIELD_CAPACITY,   /* 1 to 2^60 - 1 */
-  FIELD_BYTES,      /* 64 bits; the replay refuses what is too much */
+  FIELD_BYTES,      /* 64 bits; the replay refuses sizes that are too large */
   FIELD_HOST_BYTES, /* below 2^60 */
   FIELD_NEW_STREAM, /* any number but 0 */
   FIELD_STREAM,     /* declared */
@@ -310,8 +310,8 @@ static __attribute__((noinline)) const char *long_number(const char *at, uint64_
 }
 
 /*
- * Returns what follows the number; NULL: it is none, or is too large. Up to seven digits come at once, since a loop over
- * digits ends where the processor does not expect it. The line is padded: LINES_PADDING.
+ * Returns the text after the number; NULL: it is none, or is too large. Up to seven digits come at once, since a loop
+ * over digits ends where the processor does not expect it. The line is padded: LINES_PADDING.
  */
 static inline const char *plain_number(const char *at, uint64_t *out) {
   uint64_t text;
@@ -327,8 +327,8 @@ static inline const char *plain_number(const char *at, uint64_t *out) {
 }
 
 /*
- * Takes a plain line out of what is read, without splitting it. False, and it stays, where it is not one, or is wrong in any
- * way, or is cut off where reading has come to: then it is read properly, and so gets its error.
+ * Takes a plain line out of the buffer, without splitting it. False, and the line stays, if it is not plain, has any
+ * error, or is cut off at the end of the bytes read: then it is read properly, and so gets its error.
  */
 static bool plain_take(trace_reader *reader, trace_op *op) {
   const char *line = line_source_peek(&reader->frame.lines);
@@ -374,7 +374,7 @@ static read_result line_interpret(trace_reader *reader, trace_op *out) {
   }
 }
 
-/* After an `at`: the alloc takes its address, anything else is an error. */
+/* After an `at`: the alloc takes its address, other operations are errors. */
 static read_result at_take(trace_reader *reader, read_result result, trace_op *out) {
   uint64_t at = reader->at;
   reader->at = 0;

@@ -7,9 +7,9 @@
  *   while ((result = trace_read(reader, &op)) == READ_ITEM) { ... }
  *   if (result == READ_BAD) fprintf(stderr, "%s\n", trace_error(reader));     // "run.trace:7: unknown operation ..."
  *
- * The reader checks everything that a line says by itself and what declarations allow: number of fields, numbers and
- * their ranges, declarations twice or too late, unknown streams, an `at` without its alloc. Checks that depend on the replay (live IDs, pools) are the
- * replay's. Memory does not grow with the length of the trace.
+ * The reader checks each line by itself and against declarations: number of fields, numbers and their ranges,
+ * declarations twice or too late, unknown streams, an `at` without its alloc. Checks that depend on the replay (live
+ * IDs, pools) are the replay's. Memory does not grow with the length of the trace.
  */
 #ifndef LADE_TOOLS_REPLAY_TRACE_H
 #define LADE_TOOLS_REPLAY_TRACE_H

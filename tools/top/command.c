@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `lade top`: what the processes that publish their counters hold, again and again.
+ * `lade top`: the memory of processes that publish their counters, again and again.
  *
  * Each round reads all of them; rates are differences to the round before, by process, publisher and part.
  */
@@ -103,7 +103,7 @@ static void rows_free(top_rows *rows) {
   *rows = (top_rows){.count = 0};
 }
 
-/* As many whole characters as there is room for; what is none becomes '?'. */
+/* As many whole characters as there is room for; invalid ones become '?'. */
 static void name_copy(char *out, size_t room, const char *name) {
   size_t used = 0;
   while (*name != '\0') {
@@ -234,7 +234,7 @@ static int reserved_compare(const void *a, const void *b) {
   return (x->part > y->part) - (x->part < y->part);
 }
 
-/* Below 0: not known, as where the part has no such counter, or one that fell, which what only grows does not. */
+/* Below 0: unknown, as the part has no such counter, or one that fell: counters for a rate only grow. */
 static double rate_of(const top_row *now, const top_row *before, double seconds) {
   if (before->work < 0 || now->work < before->work) return -1;
   bool refreshed = now->refreshed_ns > before->refreshed_ns;

@@ -2,7 +2,7 @@
 /*
  * Huge pages and free memory, as the kernel shows them below /proc and /sys.
  *
- * `root` comes before these: "" for this machine, a folder for tests. A file that cannot be read counts as unknown or none.
+ * `root` comes before these: "" for this machine, a folder for tests. Unreadable files count as unknown or none.
  */
 #ifndef LADE_TOOLS_TOPO_PAGES_H
 #define LADE_TOOLS_TOPO_PAGES_H
@@ -27,13 +27,13 @@ typedef struct pages_pools {
   pages_pool pools[PAGES_MAX_SIZES];
 } pages_pools;
 
-/* Pools of the whole machine for node -1, else of a NUMA node. */
+/* Pools of the whole machine for node -1, otherwise of a NUMA node. */
 void pages_pools_read(const char *root, int node, pages_pools *out);
 
 /* Bytes in huge pages of all sizes, used or free. */
 uint64_t pages_total_bytes(const pages_pools *pools);
 
-/* Unused memory of a NUMA node, without what the kernel could reclaim; PAGES_UNKNOWN where it is not known. */
+/* Unused memory of a NUMA node, without reclaimable memory; PAGES_UNKNOWN if it is not known. */
 uint64_t pages_node_free_bytes(const char *root, int node);
 
 /* Mode of transparent huge pages: "always", "madvise", "never"; "unknown" where it is not known. */

@@ -125,7 +125,7 @@ static lade_status pool_look(survey *s, lade_runtime *runtime, const ladei_pinne
   if (status != LADE_OK) return status;
   lade_pinned_options_init(&s->pool);
   status = lade_pinned_settings_get(pool, &s->pool);
-  s->pool.segment_bytes = pool->settings.segment_bytes; /* what lade chooses, where much is pinned */
+  s->pool.segment_bytes = pool->settings.segment_bytes; /* lade's choice, if much is pinned */
   s->pool.prefault_threads = pool->sources.prefault_threads;
   s->cap_from_cgroup = ladei_pinned_limits_cap_is_of_group(&s->limits);
   if (status == LADE_OK) status = devices_look(s, runtime, pool);

@@ -49,12 +49,12 @@ typedef struct survey {
   pages_pools huge_pages;
   char transparent_huge_pages[PAGES_MODE_BYTES];
   lade_pinned_options pool; /* the settings in force by default */
-  bool cap_from_cgroup;     /* the default cap is what the control group leaves, not half of the available memory */
+  bool cap_from_cgroup;     /* the default cap is the control group's rest, not half of the available memory */
 } survey;
 
 /*
- * `hooks` say what the machine is taken for, as for a pool. try_pinning: pin a block near each device, and give it
- * back; on "cuda" this makes a context on each. Its failures are in the survey.
+ * `hooks` stand in for the machine, as for a pool. try_pinning: pin a block near each device, and give it back; on
+ * "cuda" this makes a context on each. Its failures are in the survey.
  */
 lade_status survey_make(lade_runtime *runtime, const ladei_pinned_hooks *hooks, bool try_pinning, survey *out);
 void survey_dispose(survey *s);
