@@ -6,8 +6,8 @@
  *
  * C1  A point covers the work queued before its record on every stream of every known context: those that were current
  *     in a hooked call of the program, were created or retained by one, or are active as a device's primary context.
- * C2  Where the driver has cuCtxRecordEvent (12.5) it covers the streams of a context. Otherwise an event goes to its
- *     legacy stream, which waits for all blocking and per-thread ones, and to each non-blocking stream.
+ * C2  If the driver has cuCtxRecordEvent (12.5), one event covers all streams of a context. Otherwise an event goes to
+ *     its legacy stream, which waits for all blocking and per-thread ones, and to each non-blocking stream.
  * C3  A destroyed stream leaves an event, an orphan; a point is not done before the orphans older than it. If no event
  *     can be recorded, the hook waits for the stream's work before it destroys the stream. A stream that captures left
  *     its event before its capture began, or before it joined another stream's capture.

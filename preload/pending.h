@@ -48,7 +48,7 @@ void ladei_preload_pending_add(preload_pending *pending, preload_block *block);
 void ladei_preload_pending_collect(preload_pending *pending);
 /* The same; and records the open batch if no recorded one is left. */
 void ladei_preload_pending_poll(preload_pending *pending);
-/* Waits until at most `bytes` are pending, or a capture forbids to query. */
+/* Waits until at most `bytes` are pending, or their progress is unknown, as during a capture. */
 void ladei_preload_pending_wait(preload_pending *pending, uint64_t bytes);
 /* Gives everything back. The caller knows that no stream uses it, and no other thread is inside. */
 void ladei_preload_pending_drop(preload_pending *pending);

@@ -21,7 +21,7 @@
  * becomes the owner for that.
  *
  * T1  Without an owner no slot has anything queued, nor takes.
- * T2  In NONE and EXECUTION no block of the pool is handed out; otherwise only those of all alive storages of the path.
+ * T2  In NONE and EXECUTION no block of the pool is handed out; otherwise exactly those of the path's alive storages.
  * T3  State, path, lists and handles change when nothing can fail any more. Earlier steps can be undone (record.c), or
  *     are documented to remain when a run fails (lade_graph_tree_run).
  * T4  Work on a stream is ordered after everything that ran before (order.c).

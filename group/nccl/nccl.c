@@ -8,7 +8,7 @@
  * L2  Before NCCL is called, the stream's earlier work has ended on all ranks: no rank's time limit includes it.
  * L3  When a call returns, no work of NCCL runs: it has ended, or the communicator was aborted, which ends its kernels.
  * L4  A failure breaks the parent, too: by it the others learn of it at their next call, or at the end of this one.
- * L5  A communicator is aborted once, by the thread in a call, or by destroy. Nothing else ends it: that could wait.
+ * L5  A communicator is aborted once, by the thread in a call, or by destroy. Its orderly end in NCCL could wait.
  * Locks: none. One thread at a time, the one that has the turn; any thread sets `failing`.
  */
 #include <assert.h>
