@@ -159,7 +159,7 @@ static preload_device_state device_open(preload_device *device, int ordinal) {
 
 static preload_device_state device_end(preload_device *device, int ordinal, bool idle);
 
-/* One thread opens. Others go to the driver meanwhile: they may hold the loader's lock (lade.h). O2: not in the gate. */
+/* One thread opens. Others go to the driver meanwhile: they may hold the loader's lock (lade.h). O2: not inside. */
 static void device_open_once(preload_device *device, int ordinal) {
   preload_device_state state = PRELOAD_DEVICE_NONE;
   if (!atomic_compare_exchange_strong(&device->state, &state, PRELOAD_DEVICE_OPENING)) return;
