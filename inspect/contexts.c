@@ -162,7 +162,7 @@ static lade_status context_find(ladei_inspect_contexts *contexts, lade_snapshot 
   ladei_inspect_named *named = place_of(contexts, &key);
   if (named->handle == NULL) {
     LADEI_TRY(context_describe(contexts, snapshot, context, &key.stack));
-    assert(named == place_of(contexts, &key)); /* what was described has not moved it */
+    assert(named == place_of(contexts, &key)); /* the description has not moved it */
     *named = key;
     contexts->used++;
   }

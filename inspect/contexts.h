@@ -4,11 +4,11 @@
  *
  *   record of a context --(handle, describe, user)--> named once --> stack of the snapshot
  *
- * C1  A context is named by its own record, while the copy of the part that it is from counts it. So it does not matter which
- *     history is set meanwhile, and whether there is one.
+ * C1  A context is named by its own record, while the copy of its part counts it. So it does not matter which history
+ *     is set meanwhile, and whether there is one.
  * C2  Two records with one handle, function and user are one context: handles of those that live at one time differ.
- * C3  lade's stacks (lade/stacks.h) become addresses and modules: they are named when the snapshot is written (symbols.h), and
- *     nothing refers to their set any more.
+ * C3  lade's stacks (lade/stacks.h) become addresses and modules: they are named when the snapshot is written
+ *     (symbols.h), and nothing refers to their set any more.
  * Threads: one.
  */
 #ifndef LADE_INSPECT_CONTEXTS_H
@@ -47,7 +47,7 @@ typedef struct ladei_inspect_contexts {
   ladei_inspect_last_context *last; /* [LADEI_INSPECT_LAST_CONTEXTS], by their addresses; NULL: none yet */
 } ladei_inspect_contexts;
 
-/* Forgets what it knows, for another part, whose contexts may have the handles of those of the part before. */
+/* Drops all entries, for another part, whose contexts may have the handles of those of the part before. */
 void ladei_inspect_contexts_clear(ladei_inspect_contexts *contexts);
 /* The stack of a context; LADE_SNAPSHOT_NONE for NULL and the text of a note. LADE_ERR_OUT_OF_HOST_MEMORY. No lock held. */
 lade_status ladei_inspect_context_stack(ladei_inspect_contexts *contexts, lade_snapshot *snapshot,

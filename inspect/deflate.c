@@ -32,7 +32,7 @@ struct ladei_deflate {
   ladei_output *plain, *to;
 };
 
-/* All that is in the stream's input, and at the end what it keeps. */
+/* All of the stream's input, and at the end the bytes that it keeps. */
 static lade_status stream_run(ladei_deflate *d, int flush) {
   int result;
   do {

@@ -73,7 +73,7 @@ static lade_status events_convert(lade_snapshot *snapshot, ladei_inspect_context
     if (status == LADE_OK && !pool_is_other(&event, pool)) {
       uint64_t time_ns = ladei_inspect_events_time_ns(history, simulated, event.ticks);
       status = event_read(snapshot, contexts, &event, time_ns, &texts, &row);
-      assert(*out <= i); /* what is written was read */
+      assert(*out <= i); /* written rows were read */
       if (status == LADE_OK) rows[(*out)++] = row;
     }
     ladei_history_context_release(event.context);

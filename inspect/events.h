@@ -7,8 +7,9 @@
 #include "inspect/contexts.h"
 
 /*
- * Adds the events of a history to the last part; with `pool`, those of that pool alone. Times are wall clock, or on a simulated
- * device its own, so that the same program gives the same file. The copy's events are taken, also where it fails. No lock held.
+ * Adds the events of a history to the last part; with `pool`, those of that pool alone. Times are wall clock, or on a
+ * simulated device its own, so that the same program gives the same file. The copy's events are taken, also after a
+ * failure. No lock held.
  */
 lade_status ladei_inspect_events_add(lade_snapshot *snapshot, ladei_inspect_contexts *contexts,
                                      ladei_history_copy *history, bool simulated, const lade_device_pool_id *pool);

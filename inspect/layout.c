@@ -95,8 +95,8 @@ static void block_extend(ladei_inspect_layout *layout, layout_block *block, uint
 }
 
 /*
- * Cuts [address, address + bytes), or what of it is there, out of the inactive blocks around it, which leaves up to two
- * others. *out is NULL, and nothing changed, where the range begins in no inactive block.
+ * Cuts [address, address + bytes), or its existing part, out of the inactive blocks around it, which leaves up to two
+ * others. *out is NULL, and nothing changed, if the range begins in no inactive block.
  */
 static lade_status block_carve(ladei_inspect_layout *layout, uint64_t address, uint64_t bytes, layout_block **out) {
   layout_block *around = block_of(ladei_ordered_set_at_most(&layout->blocks, key_of(address)));

@@ -48,7 +48,7 @@ typedef struct ladei_inspect_layout {
 lade_status ladei_inspect_layout_create(const lade_snapshot *snapshot, uint32_t part, ladei_inspect_layout *out);
 void ladei_inspect_layout_destroy(ladei_inspect_layout *layout);
 
-/* LADE_ERR_OUT_OF_HOST_MEMORY: what is left is good for destroying it. */
+/* After LADE_ERR_OUT_OF_HOST_MEMORY it can only be destroyed. */
 lade_status ladei_inspect_layout_undo(ladei_inspect_layout *layout, const lade_snapshot_event *event);
 
 /* Neighbours in the order of addresses; NULL at the end. `next_block` of NULL is the first. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lives of blocks and segments: what the events and the end of a snapshot say together.
+ * Lives of blocks and segments, from the events and the end of a snapshot together.
  *
  *   history      |  a----f---c   alloc, free requested, free completed: all of a life
  *   f---c        |               it was there before: start is 0

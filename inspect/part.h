@@ -24,7 +24,7 @@ typedef struct ladei_inspect_part_ops {
   lade_status (*copy)(void *object, const ladei_inspect_wanted *wanted, lade_snapshot *snapshot);
   /* The counters alone, by name. */
   lade_status (*counters)(void *object, lade_stat_visit visit, void *user);
-  /* Its history: both, or none for a part without memory. Options in force are borrowed as long as the object; NULL: off. */
+  /* Its history: both, or none for a part without memory. Options in force live as long as the object; NULL: off. */
   lade_status (*history_set)(void *object, const lade_history_options *options);
   const lade_history_options *(*history_options)(const void *object);
 } ladei_inspect_part_ops;

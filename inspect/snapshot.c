@@ -30,7 +30,7 @@ lade_status ladei_inspect_reserve(void **rows, size_t count, size_t *room, size_
   void *grown = realloc(*rows, wanted * row_bytes);
   if (grown == NULL) return no_memory(wanted, row_bytes);
   if (*rows == NULL)
-    ladei_huge_pages_advise(grown, wanted * row_bytes); /* what was reserved at once and not touched yet */
+    ladei_huge_pages_advise(grown, wanted * row_bytes); /* memory reserved at once and not touched yet */
   *rows = grown;
   *room = wanted;
   return LADE_OK;

@@ -73,7 +73,7 @@ void *ladei_inspect_add(void **rows, size_t *count, size_t *room, size_t row_byt
   ladei_inspect_reserve((void **)&(table)->rows, (table)->count, &(table)->room, sizeof *(table)->rows, more)
 lade_status ladei_inspect_reserve(void **rows, size_t count, size_t *room, size_t row_bytes, size_t more);
 
-/* The number of a text; what is no UTF-8, and NUL, becomes '?'. NULL is "". */
+/* The number of a text; invalid UTF-8, and NUL, become '?'. NULL is "". */
 lade_status ladei_inspect_text(lade_snapshot *snapshot, const char *text, uint32_t *out);
 lade_status ladei_inspect_text_bytes(lade_snapshot *snapshot, const char *text, size_t bytes, uint32_t *out);
 
@@ -93,8 +93,8 @@ lade_status ladei_inspect_setting_text(lade_snapshot *snapshot, const char *key,
 lade_status ladei_inspect_part_begin(lade_snapshot *snapshot, lade_part_kind kind, int device, const char *name);
 lade_snapshot_part *ladei_inspect_part(lade_snapshot *snapshot); /* the last one; NULL before the first */
 
-/* Sets counts of ranges and sums of segments (S1, S5). Then checks S1 to S3: LADE_ERR_INVALID_ARGUMENT, which says the row and what is wrong
- * with it; for what was read from a file. */
+/* Sets counts of ranges and sums of segments (S1, S5). Then checks S1 to S3, for tables read from a file:
+ * LADE_ERR_INVALID_ARGUMENT names the row and its error. */
 lade_status ladei_inspect_finish(lade_snapshot *snapshot);
 
 /* Names of numbers, in their order; NULL after the last. */

@@ -149,7 +149,7 @@ static lade_status texts_copy(naming *n) {
   return LADE_OK;
 }
 
-/* All of `from` but what is named. */
+/* All of `from` except the named tables. */
 static lade_snapshot *named_begin(const lade_snapshot *from) {
   lade_snapshot *to = malloc(sizeof *to);
   if (to == NULL) return NULL;
@@ -225,7 +225,7 @@ static lade_status symbolise(lade_snapshot *snapshot) {
   bytes_swap(&snapshot->text_index, &named->text_index, sizeof named->text_index);
   free(snapshot->stack_index.places); /* it was for filling, and is not true any more */
   snapshot->stack_index = (ladei_inspect_index){NULL, 0, 0};
-  ladei_inspect_named_destroy(named); /* with what was there before */
+  ladei_inspect_named_destroy(named); /* with the tables of before */
   return LADE_OK;
 }
 

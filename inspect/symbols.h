@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names of frames that are addresses alone, when they are wanted: at writing, or when a program asks.
+ * Names of frames that are addresses alone, made on demand: at writing, or when a program asks.
  *
  *   snapshot --stacks, frames--> (module, address) --once--> frames with names --> `named`: texts, stacks, frames of its own
  *
  * N1  A stack has one number before and after; its frames are those before, with inlined ones added.
- * N2  A module is asked where its build id is that of its file. One without is asked of an own snapshot alone: a path in a file of
- *     others names anything.
- * N3  What was named is kept with the snapshot, and made once, or by several threads at a time, of which one wins.
+ * N2  A module is asked if its build id is that of its file. One without is asked of an own snapshot alone: a path in a
+ *     file of others may name any file.
+ * N3  Names are kept with the snapshot, and made once, or by several threads at a time, of which one wins.
  */
 #ifndef LADE_INSPECT_SYMBOLS_H
 #define LADE_INSPECT_SYMBOLS_H
 
 #include "inspect/snapshot.h"
 
-/* Puts what is to be written in place of the snapshot, which may be NULL: the same with names, borrowed from it, where it is an own one
- * with something to name. LADE_ERR_OUT_OF_HOST_MEMORY. */
+/* Replaces *snapshot, which may be NULL, with the one to write: the same with names, borrowed from it, if it is an own
+ * one with something to name. LADE_ERR_OUT_OF_HOST_MEMORY. */
 lade_status ladei_inspect_named_for_writing(const lade_snapshot **snapshot);
 
 #endif /* LADE_INSPECT_SYMBOLS_H */

@@ -11,7 +11,7 @@ typedef struct ladei_inspect_totals {
   int64_t reserved_bytes;
 } ladei_inspect_totals;
 
-/* Sums of what a file claims may exceed 2^63: they wrap, and are wrong, and no more than that. */
+/* Sums of a file's claims may exceed 2^63: they wrap, and are wrong, without other harm. */
 static inline void ladei_inspect_totals_sum(int64_t *sum, uint64_t bytes) { *sum = (int64_t)((uint64_t)*sum + bytes); }
 
 /* Applies an event to the totals. True: they changed. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading snapshots: what a file is shows in its first bytes. */
+/* Reading snapshots: a file's first bytes show its format. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -66,7 +66,7 @@ static size_t room_next(size_t room, size_t file_bytes) {
 }
 
 /*
- * All that comes out of a descriptor, or its beginning where that is no snapshot; `out` is freed by the caller, also after an error.
+ * All bytes of a descriptor, or its beginning if that is no snapshot; the caller frees `out`, also after an error.
  * Files are read and not mapped: one that is cut meanwhile would kill a reader that looks past its new end.
  */
 static lade_status stream_read(int fd, const char *path, size_t file_bytes, char **out, size_t *out_bytes) {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Taking snapshots. Each part is copied at a moment of its own; one that comes later is rolled back to the moment of the
- * first, where the histories of all allow that:
+ * Taking snapshots. Each part is copied at a moment of its own; a later one is rolled back to the moment of the first,
+ * if the histories of all allow that:
  *
  *   part 0   ----|copied                 moment of the snapshot: the first part's
  *   part 1   ----'~~~~~|copied           events after it are undone, and taken out
  *   part 2   ----'~~~~~~~~~|copied
  *
- * T1  A part is rolled back only where its history was on and still holds all events since the moment; else its skew says
- *     how much later it is.
- * T2  Counters are those of the copy: they count what happened until then, and are not rolled back.
+ * T1  A part is rolled back only if its history was on and still holds all events since the moment; otherwise its skew
+ *     says how much later it is.
+ * T2  Counters are those of the copy: they count all until then, and are not rolled back.
  * Locks: none here; those of the parts, one after the other.
  */
 #include <assert.h>
@@ -25,8 +25,8 @@
 
 enum { MOST_PARTS = 1000 };
 
-/* Puts what the layout holds in place of the part's segments and blocks, which are the last rows of their tables. Blocks that are
- * recalled go into the map, by address. */
+/* Replaces the part's segments and blocks, which are the last rows of their tables, with the layout's. Recalled blocks
+ * go into the map, by address. */
 static lade_status layout_store(const ladei_inspect_layout *layout, lade_snapshot *snapshot, ladei_pair_map *recalled) {
   const lade_snapshot_part *part = ladei_inspect_part(snapshot);
   assert(part->first_segment <= snapshot->segments.count && part->first_block <= snapshot->blocks.count);
@@ -76,7 +76,7 @@ static void blocks_recall(lade_snapshot *snapshot, const ladei_pair_map *recalle
       continue;
     }
     if (event->stack != LADE_SNAPSHOT_NONE) block->stack = event->stack;
-    *value = LADE_SNAPSHOT_NONE; /* what is before belongs to other blocks */
+    *value = LADE_SNAPSHOT_NONE; /* earlier events belong to other blocks */
     left--;
   }
 }
@@ -84,7 +84,7 @@ static void blocks_recall(lade_snapshot *snapshot, const ladei_pair_map *recalle
 static lade_status layout_take_over(const ladei_inspect_layout *layout, lade_snapshot *snapshot, size_t events) {
   ladei_pair_map recalled = {.room = 0};
   lade_status status = layout_store(layout, snapshot, &recalled);
-  assert(events <= snapshot->events.count); /* T1: what was undone is taken out */
+  assert(events <= snapshot->events.count); /* T1: undone events are taken out */
   snapshot->events.count = events;
   if (status == LADE_OK) blocks_recall(snapshot, &recalled);
   ladei_pair_map_clear(&recalled);

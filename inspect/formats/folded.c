@@ -71,7 +71,7 @@ static const char *base_name(const char *path) {
   return slash == NULL ? path : slash + 1;
 }
 
-/* A character that ends the word becomes ':', as the collapse scripts of flame graphs have it; one that ends the line becomes '?'. */
+/* A character that ends the word becomes ':', as in flame graphs' collapse scripts; one that ends the line '?'. */
 static char word_character(char c) {
   switch (c) {
   case ';': return ':';

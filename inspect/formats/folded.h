@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Folded text: a line for each block, what flame graph tools read. Lines of device memory are those that PyTorch's
+ * Folded text for flame graph tools: a line for each block. Lines of device memory are those that PyTorch's
  * `_memory_viz.py memory` and `segments` make of the same snapshot, to the byte:
  *
  *   stream_0;seg_140000000000;active_allocated;main.c:12:main;model.c:40:load 1000

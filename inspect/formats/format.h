@@ -7,8 +7,8 @@
 #include "inspect/snapshot.h"
 
 /*
- * Writes the snapshot. Failures of the output are kept in it: what is returned here is another failure
- * (LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_UNSUPPORTED), or LADE_OK. The caller flushes.
+ * Writes the snapshot. Failures of the output are kept in it: returned is another failure (LADE_ERR_OUT_OF_HOST_MEMORY,
+ * LADE_ERR_UNSUPPORTED), or LADE_OK. The caller flushes.
  */
 typedef lade_status (*ladei_inspect_writer)(const lade_snapshot *snapshot, const lade_snapshot_write_options *options,
                                             ladei_output *output);

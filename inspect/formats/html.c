@@ -4,7 +4,7 @@
  *
  *   "LADEPAGE"  u32 bytes of the header  u32 0  header (JSON), to a multiple of 8  columns, each to a multiple of 8
  *
- * H1  The header's `columns` names the columns of each table in their order, with types; `rows` how many rows a table has.
+ * H1  The header's `columns` names the columns of each table in their order, with types; `rows` its number of rows.
  * H2  Numbers of streams and pools in columns are indices into the header's lists.
  */
 #include "inspect/formats/html.h"
@@ -239,7 +239,7 @@ static void texts_write(const page_data *p, ladei_output *output) {
   }
 }
 
-/* [function, file, line], and what a frame without a function is called. */
+/* [function, file, line], and a name for a frame without a function. */
 static void frames_write(const page_data *p, ladei_output *output) {
   for (size_t i = 0; i < p->snapshot->frames.count; i++) {
     const lade_snapshot_frame *frame = &p->snapshot->frames.rows[i];
@@ -392,7 +392,7 @@ static void segments_write(page_data *p, ladei_output *output) {
 
 /* --- the page ----------------------------------------------------------------------------------------------------- */
 
-/* Counts what would be written. */
+/* Counts the bytes to write. */
 static lade_status bytes_count(void *user, const void *data, size_t bytes) {
   (void)data;
   *(uint64_t *)user += bytes;

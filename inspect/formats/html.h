@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One page that shows a snapshot in any browser, without a network: inspect/page/page.html with the data in it, as columns,
- * compressed (where there is zlib) and in base64. A snapshot that came before goes in beside it, and the page compares.
+ * One page that shows a snapshot in any browser, without a network: inspect/page/page.html with the data in it, as
+ * columns, compressed (if there is zlib) and in base64. An earlier snapshot goes in beside it, and the page compares.
  */
 #ifndef LADE_INSPECT_FORMATS_HTML_H
 #define LADE_INSPECT_FORMATS_HTML_H

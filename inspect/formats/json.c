@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writer of JSON. Rows stand in columns, which is a fifth of the size that objects take; streams and ids of pools, of which
+ * Writer of JSON. Rows stand in columns, which take a fifth of the size of objects; streams and ids of pools, of which
  * there are few, are numbered in tables of their own.
  *
  * J1  Strings are escaped so that the text may stand in a script of a page (base/output.h).
@@ -21,7 +21,7 @@
 typedef struct numbering {
   LADEI_INSPECT_TABLE(lade_device_pool_id) pairs;
   ladei_pair_map numbers;
-  lade_device_pool_id last; /* what was looked up last, and its number: mostly that of the row before */
+  lade_device_pool_id last; /* last looked up, and its number: mostly that of the row before */
   uint32_t last_number;
 } numbering;
 
@@ -61,7 +61,7 @@ static lade_status both_add(json *to, uint64_t stream, lade_device_pool_id pool)
   return number_add(&to->pools, pool);
 }
 
-/* Stream 0 and the default pools are number 0, which is what a column that is left out means. */
+/* Stream 0 and the default pools are number 0, as in a column that is left out. */
 static lade_status numbers_make(json *to) {
   const lade_snapshot *snapshot = to->snapshot;
   LADEI_TRY(both_add(to, 0, (lade_device_pool_id){0, 0}));
@@ -96,8 +96,8 @@ static void quoted(json *to, uint64_t value) {
   ladei_output_byte(to->output, '"');
 }
 
-/* With a point or an exponent, by which a reader tells it from an integer. Where JSON has no number: one that is too great for a double,
- * or null. */
+/* With a point or an exponent, by which a reader tells it from an integer. If JSON has no such number: one that is too
+ * great for a double, or null. */
 static void real(json *to, double value) {
   char number[40];
   if (!isfinite(value)) {
@@ -109,7 +109,7 @@ static void real(json *to, double value) {
   if (strpbrk(number, ".e") == NULL) text(to, ".0");
 }
 
-/* Opens a member; `first` is '{' for the first one of an object, else ','. */
+/* Opens a member; `first` is '{' for the first one of an object, otherwise ','. */
 static void member(json *to, char first, const char *name) {
   ladei_output_byte(to->output, first);
   ladei_output_json(to->output, name);

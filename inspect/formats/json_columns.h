@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tables of a snapshot's JSON: which field of a row is in which column, in what form. Its writer and its reader use it. */
+/* The tables of a snapshot's JSON: the column and form of each field of a row. For its writer and its reader. */
 #ifndef LADE_INSPECT_FORMATS_JSON_COLUMNS_H
 #define LADE_INSPECT_FORMATS_JSON_COLUMNS_H
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A strict parser of JSON (RFC 8259) that gives tokens one after the other and keeps nothing: no tree, no memory. The whole text
- * is at hand.
+ * A strict parser of JSON (RFC 8259) that gives tokens one after the other and keeps nothing: no tree, no memory. The
+ * whole text is at hand.
  *
- * K1  It accepts JSON in UTF-8 and nothing else: no comments, no trailing commas, no NaN, no byte order mark.
+ * K1  It accepts only JSON in UTF-8: no comments, no trailing commas, no NaN, no byte order mark.
  * K2  Nests deeper than LADEI_JSON_DEPTH are refused, so that no reader recurses without end.
  * K3  An error names the byte.
  */
@@ -46,7 +46,7 @@ typedef struct ladei_json_parser {
   size_t token_at; /* where the last token begins */
   const char *name;
   unsigned depth;
-  uint8_t wants;                    /* what may come next */
+  uint8_t wants;                    /* the possible next tokens */
   bool in_object[LADEI_JSON_DEPTH]; /* of each open one: object, or array */
 } ladei_json_parser;
 

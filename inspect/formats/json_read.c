@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reader of JSON: values go from the text into rows. Members may come in any order, so that numbers of texts, stacks, streams and
- * pools stay as they are in the file until its end, and become those of the snapshot then.
+ * Reader of JSON: values go from the text into rows. Members may come in any order, so that numbers of texts, stacks,
+ * streams and pools stay as they are in the file until its end, and become those of the snapshot then.
  *
  * R1  Rows take less than 8 x the file and 64 MiB: columns that are left out make rows of few bytes.
  * R2  Members beyond the schema are passed by.
@@ -39,7 +39,7 @@ typedef struct reader {
 
 typedef ladei_json_token token;
 
-/* A member of an object, and what reads its value, whose first token is given. */
+/* A member of an object, and the reader of its value, whose first token is given. */
 typedef struct field {
   const char *name;
   lade_status (*read)(reader *from, const token *value);
@@ -240,7 +240,7 @@ static const ladei_json_column *column_find(const table *to, const token *key) {
   return NULL;
 }
 
-/* One member of a table: a column, or what is passed by. */
+/* One member of a table: a column, or a member that is passed by. */
 static lade_status table_member_read(reader *from, const table *to, const token *key, size_t first,
                                      size_t counts[MOST_COLUMNS]) {
   token value;
@@ -512,7 +512,7 @@ static lade_status whole_read(reader *from) {
 
 /* --- numbers of the file to numbers of the snapshot ----------------------------------------------------------------------- */
 
-/* Number 0 is also what is left out. */
+/* A number that is left out is 0. */
 static bool number_is_there(uint64_t number, size_t count) { return number < count || number == 0; }
 
 static bool cell_resolve(const reader *from, const ladei_json_column *column, const table *of, void *row) {

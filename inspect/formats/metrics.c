@@ -16,7 +16,7 @@ typedef struct metric_sample {
   const lade_snapshot_counter *counter;
   const lade_snapshot_part *part;
   bool is_counter;
-  double per_second; /* what is counted in a second, of a time; 0: it is none */
+  double per_second; /* of a time: counts in a second; 0: it is none */
 } metric_sample;
 
 /* Meaning of a key's last word. */

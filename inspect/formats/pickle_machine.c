@@ -104,7 +104,7 @@ static lade_status memo_put(ladei_pickle_reader *reader, uint64_t number) {
     LADEI_TRY(ladei_pickle_machine_memory(reader, more * sizeof *reader->memo.rows));
     LADEI_TRY(LADEI_INSPECT_RESERVE(&reader->memo, reader->memo.room - reader->memo.count + more));
   }
-  while (reader->memo.count <= number) /* what was never put is NONE with a length, which no value has */
+  while (reader->memo.count <= number) /* a place never put is NONE with a length, which no value has */
     reader->memo.rows[reader->memo.count++] = (ladei_pickle_value){.tag = LADEI_PICKLE_NONE, .length = 1};
   reader->memo.rows[number] = reader->stack.rows[reader->stack.count - 1];
   return LADE_OK;

@@ -5,8 +5,8 @@
  *   with the map `lade`   its parts say how many segments and events each takes of the lists, in their order
  *   without               a part for each device that has any, and one for pinned memory
  *
- * Events stay where they were folded when they are there in the order of the parts, which is so unless a file has its lists in
- * another order; they are the bulk of a file.
+ * Events stay where they were folded if they are there in the order of the parts, which is so unless a file has its
+ * lists in another order; they are the bulk of a file.
  */
 #include "inspect/formats/pickle_read.h"
 
@@ -44,7 +44,7 @@ typedef struct assembly {
   LADEI_INSPECT_TABLE(cursor) traces; /* of each ordinal */
   LADEI_INSPECT_TABLE(piece) pieces;
   cursor host_trace;
-  size_t segment_at, host_at; /* what of them the parts have taken */
+  size_t segment_at, host_at; /* number of them that the parts have taken */
 } assembly;
 
 static lade_status refuse(const assembly *all, const char *what) {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A machine that runs the opcodes of a pickle as far as they make plain data. It builds no tree of them: a map is folded into
- * a row as soon as its items are set, and a list keeps runs of rows.
+ * A machine that runs the opcodes of a pickle that make plain data. It builds no tree of them: a map is folded into a
+ * row as soon as its items are set, and a list keeps runs of rows.
  *
  *   {action: alloc, addr: 7, ...}  -->  row 12 of events      [e, e, e]  -->  events 12 to 14
  *
  * M1  Every value is of 16 bytes. Maps and lists are numbers of records, so that the memo may name one that still grows.
  * M2  A map has a kind from its first items on, given by its keys; other maps are MAP, and keep their items.
  * M3  A list that was used as a stack does not grow any more.
- * M4  Memory of the machine itself stays below 2 x the file and 64 MiB, that of rows below 8 x the file and 64 MiB: references
- *     of 2 bytes to a row of 72, or a file of marks, end there.
+ * M4  Memory of the machine itself stays below 2 x the file and 64 MiB, that of rows below 8 x the file and 64 MiB:
+ *     references of 2 bytes to a row of 72, or a file of marks, end there.
  * Nothing recurses: neither the machine nor the readers of its records.
  */
 #ifndef LADE_INSPECT_FORMATS_PICKLE_READER_H
@@ -132,7 +132,7 @@ typedef struct ladei_pickle_reader {
   LADEI_INSPECT_TABLE(ladei_pickle_map) maps;
   LADEI_INSPECT_TABLE(ladei_pickle_item) items;
   LADEI_INSPECT_TABLE(lade_snapshot_event) events;
-  LADEI_INSPECT_TABLE(lade_snapshot_block) blocks; /* `reserved`: what of it was in the file */
+  LADEI_INSPECT_TABLE(lade_snapshot_block) blocks; /* `reserved`: its fields found in the file */
   LADEI_INSPECT_TABLE(ladei_pickle_segment) segments;
   LADEI_INSPECT_TABLE(ladei_pickle_host) hosts;
   LADEI_INSPECT_TABLE(lade_snapshot_segment) ranges;
@@ -147,7 +147,7 @@ typedef struct ladei_pickle_reader {
   uint8_t word_index[256]; /* open addressing: ladei_pickle_word + 1 */
 } ladei_pickle_reader;
 
-/* Runs all opcodes. `out` is what the last one leaves. */
+/* Runs all opcodes. `out` is the last one's result. */
 lade_status ladei_pickle_run_all(ladei_pickle_reader *reader, ladei_pickle_value *out);
 void ladei_pickle_reader_dispose(ladei_pickle_reader *reader);
 

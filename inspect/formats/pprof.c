@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Protocol buffers by hand: a message is fields (number, type, value), a nested one is length and bytes. Numbers of fields
- * are those of pprof's profile.proto.
+ * Protocol buffers by hand: a message is fields (number, type, value), a nested one is length and bytes. Numbers of
+ * fields are those of pprof's profile.proto.
  *
  *   Profile: sample_type 1, sample 2, mapping 3, location 4, function 5, string_table 6, time_nanos 9, default_sample_type 14
  *
@@ -115,7 +115,7 @@ static void part_sum(profile *p, const lade_snapshot_part *part) {
     row[2]++;
     row[3] += block->requested_bytes;
     if (part->events) continue;
-    row[0]++; /* without a history, what is in use is all that is known to have been allocated */
+    row[0]++; /* without a history only the blocks in use are known to have been allocated */
     row[1] += block->requested_bytes;
   }
   for (uint64_t i = part->first_event; i < part->first_event + part->event_count; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A profile that pprof reads: for each part and stack, what the program has in use (blocks handed out) and what it
- * allocated as far as the history goes back; counts and bytes asked for. Compressed, where there is zlib.
+ * A profile that pprof reads: for each part and stack, the program's blocks in use (handed out) and its allocations as
+ * far as the history goes back; counts and bytes asked for. Compressed, if there is zlib.
  */
 #ifndef LADE_INSPECT_FORMATS_PPROF_H
 #define LADE_INSPECT_FORMATS_PPROF_H

@@ -284,7 +284,7 @@ static lade_status client_file_write(void *user, const void *data, size_t bytes)
 
 /* --- one request -------------------------------------------------------------------------------------------------- */
 
-/* A packet with what came beside it. */
+/* A packet with its descriptors. */
 typedef struct control_packet {
   char data[LADEI_CONTROL_MOST_BYTES];
   size_t bytes;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Control of a publishing process: what a client and the publisher say to each other.
+ * Control of a publishing process: the packets between a client and the publisher.
  *
  *   client                                     the publisher's control thread
  *     reads the name of the socket in the published memory
@@ -10,11 +10,11 @@
  *                                                snapshot: JSON into the descriptor; history: on or off
  *     reply   <------------------------------    status, words, bytes; then the connection ends
  *
- * The socket keeps packets apart (SOCK_SEQPACKET), and has a name in the abstract namespace: it is no file, so that nothing is
- * left of a process that is killed. Its name is random, and known to processes that may read the published memory.
+ * The socket keeps packets apart (SOCK_SEQPACKET), and has a name in the abstract namespace: it is no file, so that a
+ * killed process leaves nothing. Its name is random, and known to processes that may read the published memory.
  *
- * Requests and replies may grow at their ends: `bytes` says how much of them there is, what is missing is zero, and what
- * is unknown must be zero. The version is for what cannot be told that way.
+ * Requests and replies may grow at their ends: `bytes` is their length, missing fields are zero, and unknown ones must
+ * be zero. The version is for all other changes.
  */
 #ifndef LADE_INSPECT_LIVE_CONTROL_PACKET_H
 #define LADE_INSPECT_LIVE_CONTROL_PACKET_H

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Publishing counters. Keys are fixed at the begin; a refresh visits the counters of all parts into memory of its own, under
- * no lock, and copies them between two steps of the sequence.
+ * Publishing counters. Keys are fixed at the begin; a refresh visits the counters of all parts into memory of its own,
+ * under no lock, and copies them between two steps of the sequence.
  *
- * P1  One thread refreshes at a time: `refreshing` says so. A call that comes meanwhile gets LADE_ERR_BUSY; the publisher's
- *     thread leaves that turn out.
+ * P1  One thread refreshes at a time: `refreshing` says so. A call that comes meanwhile gets LADE_ERR_BUSY; the
+ *     publisher's thread skips that turn.
  * P2  After a fork the child's copy has no thread, and makes no call on the parts.
  * Locks: publisher->lock (a leaf) for `stop`; held for no call.
  */
@@ -123,7 +123,7 @@ static bool turn_wait(lade_publisher *p) {
   return !stop;
 }
 
-/* Counters that cannot be read, as after a loss of the device, stay as they were: the time of the last refresh shows it. */
+/* Unreadable counters, as after a loss of the device, stay as they were: the time of the last refresh shows it. */
 static void *refresh_again_and_again(void *user) {
   while (turn_wait(user)) (void)values_refresh(user);
   return NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading what a process publishes. Nothing in it is trusted: offsets are checked before the first use, and copied once. */
+/* Reading published memory. Nothing in it is trusted: offsets are checked before the first use, and copied once. */
 #include "inspect/live/published.h"
 
 #include <assert.h>
@@ -71,7 +71,7 @@ static const char *text_at(const char *texts, uint64_t texts_bytes, uint32_t at,
   return memchr(texts + at, '\0', left <= most ? left : most + 1) != NULL ? texts + at : NULL;
 }
 
-/* Everything but the values, copied once, so that what is checked is what is used. */
+/* Everything except the values, copied once, so that checked values are the used ones. */
 typedef struct published_copy {
   ladei_published_header header;
   ladei_published_part *parts;

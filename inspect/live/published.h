@@ -64,8 +64,8 @@ typedef struct ladei_published_about {
 } ladei_published_about;
 
 /*
- * Makes a snapshot of what is published in [data, data + bytes), which may change meanwhile and may be anything.
- * `process_id` is whose it is: another one in the header is LADE_NOT_READY, since a fork inherits what its parent publishes.
+ * Makes a snapshot of the memory published in [data, data + bytes), which may change meanwhile and may be anything.
+ * `process_id` is its process: another one in the header is LADE_NOT_READY, since a fork inherits published memory.
  */
 lade_status ladei_published_copy(const void *data, size_t bytes, uint64_t process_id, ladei_published_about *out_about,
                                  lade_snapshot **out);
@@ -74,8 +74,8 @@ lade_status ladei_published_copy(const void *data, size_t bytes, uint64_t proces
 lade_status ladei_published_find(uint64_t process_id, uint32_t index, ladei_published_about *out_about,
                                  lade_snapshot **out);
 
-/* Counters last refreshed at `refreshed_ns` should have been again by now: for three intervals, and at least a second, they were
- * not. Never of counters that are refreshed by hand. */
+/* Whether counters last refreshed at `refreshed_ns` were not for three intervals, and at least a second. Never of
+ * counters that are refreshed by hand. */
 bool ladei_published_is_stale(uint32_t interval_ms, uint64_t refreshed_ns, uint64_t now_ns);
 
 /* The last number of the line "NSpid:" in the text of /proc/PID/status: the process's id as it knows it. `otherwise`: there is

@@ -175,8 +175,8 @@ static lade_status events_copy(lade_pinned_pool *pool, ladei_history_copy *histo
 }
 
 /*
- * Segments of the pool are shown as they are now; what happens while they are copied is among the events. The contexts of blocks are
- * held until those of the events are named: C2 in inspect/contexts.h.
+ * Segments of the pool are shown as they are now; changes while they are copied are among the events. The contexts of
+ * blocks are held until those of the events are named: C2 in inspect/contexts.h.
  */
 static lade_status history_copy(lade_pinned_pool *pool, const ladei_inspect_wanted *wanted, lade_snapshot *snapshot) {
   ladei_pinned_history_lives lives;

@@ -7,8 +7,8 @@
  *                        a thread is on the way already; the last one to fall asleep, so that no more threads work than
  *                        are needed. A submit with much to read wakes all that it takes
  *   requests in storage  one thread, the reaper, waits for them there, and completes their orders
- *   only copies to end one thread, the poller, asks again and again: at once for a moment, then less and less often;
- *                        also if a block is awaited, at the cap of the pool
+ *   only copies to end   one thread, the poller, asks again and again: at once for a moment, then less and less
+ *                        often; also if a block is awaited, at the cap of the pool
  *   nothing              sleep until work is signalled
  *
  * A READ or WRITE of a file that goes through the storage's engine is over for its thread once it is submitted; it comes
