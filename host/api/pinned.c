@@ -2,24 +2,24 @@
 /*
  * The calls on pinned blocks.
  *
- *   alloc    ready block, else seek a CACHED one -> IN_USE
+ *   alloc    ready block, or seek a CACHED one -> IN_USE
  *   record   note a stream on the block's ticket
  *   free     IN_USE -> CACHED -> ready, or back to its node        no stream noted
  *            IN_USE -> PENDING -> runtime/retire -> (later) the policy's `retired` -> ready, or back to its node
  *
  * Note [Fast path]
- *   alloc and free first try what needs neither lock nor driver: the calling thread's cache, known from a thread-local
- *   that names the pool by its id, and a ready block or room for one. Whatever is not as usual (first call of the
- *   thread, empty or full magazine, a wrong pointer, a forked child, whose thread-local names no pool)
- *   goes to the slow path, which looks at everything anew. The one atomic read-modify-write of a pair of small calls is
+ *   alloc and free first try the way without lock and driver: the calling thread's cache, known from a thread-local
+ *   that names the pool by its id, and a ready block or room for one. Any unusual case (first call of the thread, empty
+ *   or full magazine, a wrong pointer, a forked child, whose thread-local names no pool) goes to the slow path, which
+ *   checks everything anew. The one atomic read-modify-write of a pair of small calls is
  *   the compare-and-swap in free. Blocks with streams noted leave the fast path after it, for the thread's buffer in
  *   runtime/retire.
  *
  * I1  Of several frees of one block exactly one succeeds: the one whose compare-and-swap takes the word out of IN_USE.
- *     After it a block in a slot may be another thread's at once, so all that is needed of the record is read before.
+ *     After it a block in a slot may be another thread's at once, so the needed fields of the record are read before.
  * I2  A thread that is cancelled ends after its call (base/cancellation.h). A call of the driver here holds that off,
- *     except for the notes and frees of the fast path: they hold nothing while they do, and what runtime/retire does
- *     for them under a claim it protects itself.
+ *     except for the notes and frees of the fast path: they hold nothing meanwhile, and runtime/retire protects its own
+ *     work for them under a claim.
  * Locks: none here; those of the parts that are called.
  */
 #include "host/api/pinned.h"
@@ -208,7 +208,7 @@ static void oom_record(const lade_pinned_pool *pool, ladei_pinned_history *histo
   ladei_pinned_history_event(history, LADE_DEVICE_OOM, left, rounded);
 }
 
-/* Size of a block of the caller's, by its address: what is handed out without a history need not tell. */
+/* Size of a caller's block, by its address, which a hand-out without a history need not know. */
 static size_t handed_out_bytes(lade_pinned_pool *pool, const void *pointer) {
   const ladei_pinned_lookup found = ladei_pinned_lookup_find(&pool->map, pointer);
   return found.block == NULL ? 0 : ladei_pinned_segment_block_bytes(found.segment, found.block, found.word);
@@ -260,7 +260,7 @@ static void *alloc_attended(lade_pinned_pool *pool, size_t bytes) {
 
 /* Where a block is to lie. */
 typedef struct block_place {
-  bool is_node; /* `number` is the OS index of a NUMA node, -1: any; else that of a device that it is to be near to */
+  bool is_node; /* `number` is the OS index of a NUMA node, -1: any; otherwise that of a device, to be near to it */
   int number;
 } block_place;
 
@@ -392,14 +392,14 @@ static inline __attribute__((always_inline)) bool free_fast(lade_pinned_pool *po
   return true;
 }
 
-/* A block that its user has given up; what the record said of it before it could become another's. */
+/* A block that its user has given up, with its record's values from before it could become another's. */
 typedef struct freed_block {
   ladei_pinned_block *block;
   uint64_t word;
   size_t requested_bytes, block_bytes;
 } freed_block;
 
-/* Everything looked at. On success the block is out of IN_USE: PENDING if streams are noted, else CACHED. */
+/* Checks everything. On success the block is out of IN_USE: PENDING if streams are noted, otherwise CACHED. */
 static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const char *call,
                                  ladei_pinned_history_call *history, freed_block *out) {
   for (;;) {
@@ -504,8 +504,8 @@ static __attribute__((noinline)) lade_status record_any(lade_pinned_pool *pool, 
   return block_note(pool, pointer, stream, 0, "lade_pinned_record_event");
 }
 
-/* Note [Fast path]: a block in the segment of the thread's last one, with no note or one of the thread's shard. Noting
- * again what was noted changes nothing, so the other way begins anew. */
+/* Note [Fast path]: a block in the segment of the thread's last one, with no note or one of the thread's shard. A
+ * repeated note changes nothing, so the other way begins anew. */
 lade_status lade_pinned_record_event(lade_pinned_pool *pool, void *pointer, lade_stream stream) {
   uint64_t word;
   ladei_pinned_thread_cache *cache = pool == NULL ? NULL : ladei_pinned_thread_cache_fast(pool->fast.cache_id);
@@ -564,7 +564,7 @@ lade_status lade_pinned_process_events(lade_pinned_pool *pool) {
 
 /* Blocks whose event failed come back only if their streams are waited for; those streams alone. */
 static lade_status quarantine_end(lade_pinned_pool *pool) {
-  (void)ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL); /* what fails here is a quarantine */
+  (void)ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL); /* a failure here is a quarantine */
   lade_status status = ladei_retire_shards_end_quarantine(pool->retire);
   pool->policy->polled(pool);
   return status == LADE_ERR_CAPTURE ? LADE_OK : status;

@@ -43,7 +43,7 @@ enum {
 #define DEFAULT_SEGMENT_BYTES (64 * LADEI_MIB)
 #define FIRST_SEGMENT_BYTES   LADEI_PINNED_HUGE_PAGE_BYTES
 #define LEAST_SEGMENT_BYTES                                                                                            \
-  LADEI_PINNED_MAGAZINE_MAX_BYTES /* so that what magazines hold was always split to its class */
+  LADEI_PINNED_MAGAZINE_MAX_BYTES /* so that blocks in magazines were always split to their class */
 #define DEFAULT_MAGAZINE_BYTES (64 * LADEI_MIB)
 
 /* ---- Create ------------------------------------------------------------------------------------------------------ */
@@ -368,7 +368,7 @@ lade_status lade_pinned_pool_create(lade_runtime *runtime, const lade_pinned_opt
 
 /* ---- Settings ---------------------------------------------------------------------------------------------------- */
 
-/* A pool that is created with them acts as this one; so what lade chooses request by request stays 0. */
+/* A pool created with them acts as this one; so fields that lade chooses request by request stay 0. */
 lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options *settings) {
   lade_pinned_options own;
   LADEI_TRY(ladei_pinned_enter_with(pool, settings != NULL, "settings", __func__));
@@ -422,7 +422,7 @@ static lade_status pool_wind_up(lade_pinned_pool *pool, bool wait) {
   lade_status status = pool_is_idle(pool, wait);
   if (status != LADE_OK) return status;
   ladei_pinned_thread_caches_wait_for_exits(pool); /* from here on no thread has a block of the pool */
-  ladei_pinned_pool_drain(pool);                   /* after that: what they brought may be kept as idle runs */
+  ladei_pinned_pool_drain(pool);                   /* after that: their blocks may be kept as idle runs */
   status = ladei_pinned_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
   assert(status != LADE_OK || ladei_pinned_gauge_current(&pool->counters.reserved_bytes) == 0);
   if (status == LADE_OK) status = ladei_pinned_registration_close(&pool->sources);

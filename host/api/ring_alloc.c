@@ -3,9 +3,9 @@
  * Blocks for rings.
  *
  * Note [What will be given back]
- * A ring that is refused asks what others held: before it asked the pool or after, in either case it would have been
- * memory that comes back. Blocks held and given back in between show in `gives`. Nothing of that: at the moment of the
- * refusal the program had all.
+ * A ring that is refused asks whether others held memory, before it asked the pool or after: in either case memory
+ * comes back. Blocks held and given back in between show in `gives`. Without any of these the program had all at the
+ * moment of the refusal.
  *
  * Locks: none here; those of ring_share.h and of the pool, one after the other.
  */

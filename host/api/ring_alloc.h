@@ -19,7 +19,7 @@ int ladei_pinned_ring_place(lade_pinned_pool *pool, int device, const ladei_topo
 
 typedef struct ladei_pinned_ring_request {
   size_t bytes;
-  uint64_t ahead; /* what the ring will ask for soon, in all, this block included; it may be pinned with it */
+  uint64_t ahead; /* bytes that the ring will ask for soon, with this block; they may be pinned with it */
   int device;     /* near which */
   bool only;      /* the ring has no other block, and waits for one */
   bool smallest;  /* a smaller block would be of no use */

@@ -2,9 +2,9 @@
 /*
  * Snapshots of a pinned pool: all blocks, and the counters of each size class.
  *
- * I1  What is shown is first written down, under the lock that keeps it still, and then given to the caller's callback
+ * I1  The shown data is first written down, under the lock that keeps it still, and then given to the caller's callback
  *     with no lock held.
- * I2  A thread that is cancelled in the callback ends after the call: what was written down is freed first.
+ * I2  A thread that is cancelled in the callback ends after the call: the written data is freed first.
  * Locks: node->lock for blocks (in node.c), pool->threads.lock for the list of threads.
  */
 #include <stdlib.h>

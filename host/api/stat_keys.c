@@ -12,7 +12,7 @@
 static int64_t active_compute(const lade_pinned_gauge *in_use, const lade_pinned_gauge *pending, size_t cell) {
   uint64_t current = in_use->current + pending->current;
   uint64_t peak = in_use->peak > pending->peak ? in_use->peak : pending->peak;
-  uint64_t freed = in_use->freed + pending->freed; /* what became pending counts when it comes back */
+  uint64_t freed = in_use->freed + pending->freed; /* pending blocks count when they come back */
   switch (cell) {
   case LADEI_STAT_ALLOCATED: return (int64_t)in_use->allocated;
   case LADEI_STAT_CURRENT: return (int64_t)current;

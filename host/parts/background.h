@@ -23,8 +23,8 @@ typedef struct ladei_pinned_background {
 
 void ladei_pinned_background_init(ladei_pinned_background *background);
 
-/* Starts a thread that calls `work` again and again: soon after a call that returned more than 0, for what it did, less
- * often the longer there is nothing to do. LADE_ERR_OUT_OF_HOST_MEMORY where the system gives no thread. */
+/* Starts a thread that calls `work` again and again: soon after a call that returned more than 0 (work done), less
+ * often the longer there is nothing to do. LADE_ERR_OUT_OF_HOST_MEMORY if the system gives no thread. */
 lade_status ladei_pinned_background_start(ladei_pinned_background *background, uint64_t (*work)(void *user),
                                           void *user);
 

@@ -11,9 +11,9 @@
  *   waiter    W1 waiters + 1    W2 seen = returns    W3 looks everywhere    W4 sleeps while returns == seen
  *   returner  R1 puts the memory where W3 looks      R2 where waiters != 0: returns + 1, wakes
  *   If R2 sees the waiter, `returns` changes after W2, and W4 does not sleep, or wakes: the change is made under the
- *   lock that W4 looks under. If it does not, R1 comes before W3, which finds the memory, because of what orders the
- *   two:
- *     a node            its lock. Were R1 after W3 in it, R2 would see what was written before W3, that is W1.
+ *   lock that W4 looks under. If it does not, R1 comes before W3, which finds the memory, since the
+ *   two are ordered by:
+ *     a node            its lock. Were R1 after W3 in it, R2 would see all writes before W3, that is W1.
  *     the cap           the transit of the segment, which W3 stops: it ends before W3, or begins after it and sees W1.
  *     a depot           the transit of the list, which W3 stops, too.
  *     a bin             as a thread's own: its owner looks for waiters inside the asymmetric lock, and fills none if
@@ -29,7 +29,7 @@
  * Why no memory is missed that is free all the time. A request that may not wait is refused by one look, W1 to W3, with
  * transits stopped (seek.c). Two threads can keep a block free between them, and hide it: one frees into a place that
  * was looked at, then the other one takes from a place that will be. So while transits are stopped there is one place,
- * the free memory of nodes: after the drain nothing comes to what threads keep and to bins, since the look is a waiter
+ * the free memory of nodes: after the drain nothing comes to threads' caches and to bins, since the look is a waiter
  * (as above), nor to depots, as that is a transit. Whatever moves between nodes, or between the pieces and the whole
  * segments of one, changes `returns` (R2), and then they are looked at again. If it does not change, then at the end of
  * the look no block is free that fits: it was not free when its place was looked at, and nothing has come back since

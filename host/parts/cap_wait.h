@@ -4,8 +4,8 @@
  *
  *   transit   memory that is free, yet nowhere where a request would find it: a segment in the midst of being pinned
  *             or unpinned; blocks that a thread took out of one list and has not put into the next
- *   stop      a request that found nothing holds new transits back, waits for those under way, and looks again: what is
- *             not there then is in use, pending, or free in pieces that are too short. Meanwhile it counts as a waiter
+ *   stop      a request that found nothing holds new transits back, waits for those under way, and looks again: memory
+ *             not there is in use, pending, or free in pieces that are too short. Meanwhile it counts as a waiter
  *   wait      a request that may wait (wait_ms) sleeps until a block comes back
  *
  * Two kinds of transit: `segments` may last as long as a driver call, `blocks` are some instructions. They are stopped
@@ -88,7 +88,7 @@ static inline void ladei_pinned_transit_begin(ladei_pinned_transit *transit) {
 void ladei_pinned_transit_wait(ladei_pinned_transit *transit);
 
 /* Returns when nothing is in transit, and lets nothing begin until ladei_pinned_transits_resume. One thread at a time.
- * The caller is a waiter in between: after its drain, what is freed goes to the free memory of nodes. */
+ * The caller is a waiter in between: after its drain, freed blocks go to the free memory of nodes. */
 void ladei_pinned_transits_stop(ladei_pinned_cap_wait *cap_wait);
 void ladei_pinned_transits_resume(ladei_pinned_cap_wait *cap_wait);
 

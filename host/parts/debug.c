@@ -108,7 +108,7 @@ static size_t stack_add(char *text, size_t used, const char *what, const stack *
   return own->count > 0 ? used : text_add(text, used, " %s", "unknown");
 }
 
-/* "; allocated by 0x.. 0x.., freed by 0x.." after what is in `text`. Under the lock. */
+/* "; allocated by 0x.. 0x.., freed by 0x.." appended to `text`. Under the lock. */
 static void history_add(ladei_pinned_debug *debug, char *text, uintptr_t address) {
   ladei_lock_assert_held(&debug->lock);
   static const stack none = {0, {NULL}};

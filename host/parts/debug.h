@@ -27,11 +27,11 @@ void ladei_pinned_debug_destroy(ladei_pinned_debug *debug);
 /* Memory becomes free: new, or an unused block's. */
 void ladei_pinned_debug_poison(void *memory, size_t bytes);
 
-/* A block is about to be the caller's: notes what was written to it while it was free, sets the guard. */
+/* A block is about to be the caller's: notes writes to it while it was free, sets the guard. */
 void ladei_pinned_debug_hand_out(ladei_pinned_debug *debug, unsigned char *memory, size_t requested_bytes,
                                  size_t block_bytes);
 
-/* A block is about to be freed by the calling thread: notes what was written after its end. */
+/* A block is about to be freed by the calling thread: notes writes after its end. */
 void ladei_pinned_debug_take_back(ladei_pinned_debug *debug, unsigned char *memory, size_t requested_bytes,
                                   size_t block_bytes);
 

@@ -2,9 +2,8 @@
 /*
  * The history of a pinned pool; model and invariants in history.h.
  *
- * Note [Memory of the history]. Chunks are made as shards need them, up to what the options allow; then the oldest full
- * one serves again. Where there is no memory for one, the event is lost, and what was before it is not shown any more
- * (Y3).
+ * Note [Memory of the history]. Chunks are made as shards need them, up to the options' limit; then the oldest full one
+ * serves again. If there is no memory for one, the event is lost, and earlier events are not shown any more (Y3).
  */
 #include "host/parts/history.h"
 
@@ -50,7 +49,7 @@ ladei_pinned_history *ladei_pinned_history_create(ladei_history_clock clock, uin
 /* Full chunks that are kept: those that a copy shows, and as many as shards may have filled in between. */
 static size_t full_most(uint64_t capacity) { return (size_t)(capacity / CHUNK) + 1 + SHARDS; }
 
-/* Events that fit the options: so many that, with the chunks that are open and those in between, the budget holds. */
+/* Events that fit the options: with the open chunks and those in between, the budget holds. */
 static uint64_t capacity_of(const lade_history_options *options) {
   const uint64_t beside = (2 * SHARDS + 1) * sizeof(ladei_pinned_history_chunk);
   lade_history_options own = *options;
@@ -72,9 +71,9 @@ static ladei_pinned_history_chunk *oldest_take(ladei_pinned_history *history) {
   return chunk;
 }
 
-/* Lets go of what the events of a chunk refer to that was taken out; contexts without another reference are added to
- * *dead. Its events are cold, and were often written by another processor: so not under the history's lock, and only
- * where there is something. */
+/* Releases the references of the events of a chunk that was taken out; contexts without another reference are added to
+ * *dead. Its events are cold, and were often written by another processor: so not under the history's lock, and only if
+ * there are references. */
 static void chunk_let_go(ladei_pinned_history_chunk *chunk, ladei_history_context **dead) {
   for (uint32_t i = 0; chunk->refers && i < chunk->count; i++) {
     ladei_history_context_drop(dead, chunk->events[i].context);
@@ -165,8 +164,8 @@ static uint64_t ticks_before_lock(const ladei_pinned_history *history) {
                                                        : ladei_history_ticks(history->clock);
 }
 
-/* Adds a stamped event after the others; it keeps references of its own. It is written where it stays: a copy of what
- * was just written by words makes the processor wait. */
+/* Adds a stamped event after the others; it keeps references of its own. It is written where it stays: a copy of bytes
+ * just written by words makes the processor wait. */
 static inline __attribute__((always_inline)) void
 event_append(ladei_pinned_history *history, ladei_pinned_history_shard *shard, const ladei_history_event *event) {
   const lade_history_options *options = ladei_pinned_history_options(history);
@@ -456,7 +455,7 @@ static void chunk_release(ladei_pinned_history_chunk *chunk) {
   free(chunk);
 }
 
-/* Y4, one shard: what it has is released. No lock held. */
+/* Y4, one shard: its events are released. No lock held. */
 static void shard_off(ladei_pinned_history_shard *shard) {
   ladei_lock_acquire(&shard->lock);
   ladei_pinned_history_shard was = {.open = shard->open, .live = shard->live, .live_room = shard->live_room};

@@ -29,7 +29,7 @@
 
 enum {
   LADEI_PINNED_HISTORY_SHARDS = 32,       /* a power of two */
-  LADEI_PINNED_HISTORY_CHUNK_EVENTS = 32, /* 2.5 KiB: what a copy holds `lock` for */
+  LADEI_PINNED_HISTORY_CHUNK_EVENTS = 32, /* 2.5 KiB: a copy holds `lock` for one chunk */
 };
 
 typedef struct ladei_pinned_history_chunk {
@@ -37,7 +37,7 @@ typedef struct ladei_pinned_history_chunk {
   uint32_t count;
   uint64_t first;      /* number in the shard of its first event */
   uint64_t last_order; /* of its last event */
-  bool refers;         /* an event has a context or tags: else nothing is to be released */
+  bool refers;         /* an event has a context or tags: otherwise nothing is to be released */
   ladei_history_event events[LADEI_PINNED_HISTORY_CHUNK_EVENTS];
 } ladei_pinned_history_chunk;
 
@@ -121,7 +121,7 @@ static inline const lade_history_options *ladei_pinned_history_options(const lad
 typedef struct ladei_pinned_history_call {
   ladei_pinned_history *history; /* NULL: it is off */
   ladei_history_context *context;
-  ladei_history_context *dead;       /* what nothing refers to any more */
+  ladei_history_context *dead;       /* contexts without a reference */
   ladei_pinned_history_shard *shard; /* between free_enter and free_leave */
   ladei_history_call call;
   bool entered;
@@ -130,8 +130,8 @@ typedef struct ladei_pinned_history_call {
   uint64_t ticks; /* where the clock is not the processor's counter */
 } ladei_pinned_history_call;
 
-/* No lock held. The first captures a context if the history wants one at `level`, the second one releases what is to be
- * released, and keeps the thread's error record. */
+/* No lock held. The first captures a context if the history wants one at `level`, the second one releases contexts that
+ * are to be released, and keeps the thread's error record. */
 void ladei_pinned_history_begin(ladei_pinned_history *history, unsigned level, ladei_pinned_history_call *call);
 void ladei_pinned_history_end(ladei_pinned_history_call *call);
 
@@ -150,7 +150,7 @@ void ladei_pinned_history_free_leave(ladei_pinned_history_call *call, uintptr_t 
 /* The streams of a pending block are done; before it can be taken. `bytes`: where the history does not know better. */
 void ladei_pinned_history_done(ladei_pinned_history *history, uintptr_t address, uint64_t bytes, uint64_t block_bytes);
 
-/* Everything else: segments before they can be used, or given to anybody else; snapshots; failures. */
+/* All other events: segments before they can be used, or given to others; snapshots; failures. */
 void ladei_pinned_history_event(ladei_pinned_history *history, lade_device_action action, uint64_t address,
                                 uint64_t bytes);
 /* Takes the reference to the note. address 0: a note on nothing. `still_live` says under the shard's lock whether the

@@ -78,7 +78,7 @@ static uint64_t order_now(ladei_pinned_history *history) {
   return now;
 }
 
-/* One full chunk in each hold of the lock, the newest first: what is lost meanwhile is the oldest. */
+/* One full chunk in each hold of the lock, the newest first: events lost meanwhile are the oldest. */
 static void full_copy(ladei_pinned_history *history, copied *out) {
   ladei_lock_acquire(&history->lock);
   uint64_t next = history->full_taken + history->full_count; /* number of the chunk after the last */

@@ -4,16 +4,16 @@
  *
  *   ring A   3 blocks   |   ring B   1 block   |   waiting: ring C, ring D
  *
- * A ring gives its blocks back when it has no more to begin; what the program holds, it may keep. So at the cap a ring
- * without a block waits while others hold any or some are pending, and fails at once where the program has all.
+ * A ring gives its blocks back when it has no more to begin; the program may keep its own. So at the cap a ring without
+ * a block waits while others hold any or some are pending, and fails at once if the program has all.
  *
- * While a ring waits, the others give up what they have beyond one block each, as soon as no chunk is in it. Where all
- * have one block or none, there are more rings than blocks: they take turns, and each gives its block up after a chunk.
+ * While a ring waits, the others give up their blocks beyond one each, as soon as these have no chunk. If all have one
+ * block or none, there are more rings than blocks: they take turns, and each gives its block up after a chunk.
  *
  * I1  blocks is the sum over the shares, holders the number of those with any. A block counts from before it is asked
  *     for until after it was given back.
  * I2  A share is in `waiting` exactly while it `waits`; those that came first are first, and the first asks the pool.
- * I3  wanted follows from the rest: nothing while no ring waits, else spare blocks, or all where no ring has spare
+ * I3  wanted follows from the rest: nothing while no ring waits, otherwise spare blocks, or all if no ring has spare
  *     ones.
  * Locks: `lock` guards the counts and `waiting`; nothing is called under it. `listeners_lock` guards the listeners, and
  * is held while they are woken, except for virtual time, where one thread at a time is here and waking runs a pipeline.
@@ -36,7 +36,7 @@ typedef struct ladei_pinned_ring_share {
   _Atomic(bool) waits;
 } ladei_pinned_ring_share;
 
-/* A callback for when rings wait, or have waited for what was given back. */
+/* A callback for when rings wait, or have waited for blocks that were given back. */
 typedef struct ladei_pinned_ring_listener {
   TAILQ_ENTRY(ladei_pinned_ring_listener) link;
   void (*wake)(void *user);
@@ -46,7 +46,7 @@ typedef struct ladei_pinned_ring_listener {
 /* Blocks that rings give up. */
 typedef enum ladei_pinned_wanted {
   LADEI_PINNED_WANTED_NONE = 0,
-  LADEI_PINNED_WANTED_SPARE, /* what they have beyond one block */
+  LADEI_PINNED_WANTED_SPARE, /* their blocks beyond one */
   LADEI_PINNED_WANTED_ALL,   /* that one too, after a chunk */
 } ladei_pinned_wanted;
 
@@ -86,8 +86,8 @@ typedef struct ladei_pinned_ring_shares_view {
 ladei_pinned_ring_shares_view ladei_pinned_ring_shares_look(ladei_pinned_ring_shares *shares,
                                                             const ladei_pinned_ring_share *share);
 
-/* Before a ring asks the pool for a block. True: no other ring came before it, and it holds a block from here on; else
- * it waits. `only`: it has no other block. No lock held, here and below. */
+/* Before a ring asks the pool for a block. True: no other ring came before it, and it holds a block from here on;
+ * otherwise it waits. `only`: it has no other block. No lock held, here and below. */
 bool ladei_pinned_ring_share_begin(ladei_pinned_ring_shares *shares, ladei_pinned_ring_share *share, bool only);
 /* The outcome: the ring has a block, or none more and waits (LADE_NOT_READY), or does not (any other failure). */
 void ladei_pinned_ring_share_end(ladei_pinned_ring_shares *shares, ladei_pinned_ring_share *share, lade_status status);

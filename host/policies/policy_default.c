@@ -2,7 +2,7 @@
 /*
  * The default policy.
  *
- *   put       ready with the thread, else in the depot or a bin of the node, else among the node's free blocks
+ *   put       ready with the thread, or in the depot or a bin of the node, or among the node's free blocks
  *             (ready.h)
  *   retire    the thread's buffer in runtime/retire, or a queue there; PENDING until blocks_retired
  *
@@ -100,7 +100,7 @@ static void block_unretire(lade_pinned_pool *pool, ladei_pinned_thread_cache *ca
   block_put(pool, cache, block);
 }
 
-/* The thread's counters of a node where it has them; else those of threads without are counted in. */
+/* The thread's counters of a node if it has them; otherwise those shared by threads without any. */
 static inline ladei_pinned_thread_counters *counters_there(const ladei_pinned_thread_cache *cache, unsigned node) {
   return cache == NULL ? NULL : ladei_pinned_thread_counters_of(cache, node);
 }
@@ -163,7 +163,7 @@ static ladei_retire_ticket *list_to_magazine(lade_pinned_pool *pool, ladei_pinne
   return list;
 }
 
-/* The blocks of a list are pending no longer; what their records say comes after that. */
+/* The blocks of a list are pending no longer; their records say so later. */
 static void list_pending_sub(lade_pinned_pool *pool, const ladei_pinned_thread_cache *cache,
                              ladei_retire_ticket *list) {
   ladei_pinned_history *history = ladei_pinned_pool_recording(pool);

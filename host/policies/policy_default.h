@@ -14,8 +14,8 @@ extern const ladei_pinned_policy ladei_pinned_policy_default;
 void ladei_pinned_default_retire(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *block,
                                  uint64_t word, size_t bytes, bool quiet);
 
-/* A CACHED block that no magazine and no bin has room for: what a thread keeps is halved for it, or it goes back to its
- * node. */
+/* A CACHED block that no magazine and no bin has room for: the thread's cached blocks are halved for it, or it goes
+ * back to its node. */
 void ladei_pinned_default_overflow(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
                                    ladei_pinned_thread_counters *counters, ladei_pinned_block *block);
 

@@ -5,7 +5,7 @@
  * P1  A block is in the queue from before runtime/retire gets its ticket until it goes back to its node.
  * P2  A block leaves the queue only at its head, and only when its streams are done; so a block after one that is not
  *     done stays, though its own streams are.
- * Locks: the queue's guards it; nothing else is done under it.
+ * Locks: the queue's guards it, and is held for nothing more.
  */
 #include "host/policies/policy_pytorch.h"
 

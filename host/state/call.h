@@ -3,8 +3,8 @@
  * The frame of the public calls on a pool. The fast path (Note [Fast path] in pinned.c) has none of it.
  *
  *   enter       the arguments that must be there; a forked child has no pools
- *   held        what calls the driver: the thread's cancellation waits, lines of the log that were kept come after it
- *   aside       what a call does for others on its way
+ *   held        driver calls: the thread's cancellation waits, lines of the log that were kept come after it
+ *   aside       work of a call for others on its way
  */
 #ifndef LADE_HOST_STATE_CALL_H
 #define LADE_HOST_STATE_CALL_H

@@ -7,7 +7,7 @@
 #include "base/options.h"
 #include "host/state/call.h"
 
-/* PL1. Returns what is not needed. */
+/* PL1. Returns the unneeded one. */
 static ladei_latencies *latencies_begin(lade_pinned_pool *pool, ladei_latencies *fresh) {
   ladei_lock_assert_held(&pool->fast.lock);
   if (atomic_load_explicit(&pool->fast.timed, memory_order_relaxed)) return fresh;

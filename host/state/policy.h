@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Policy of a pinned pool: which sizes blocks have, how one is found, and what becomes of one that is free again. A
- * pool gets its policy when it is created.
+ * Policy of a pinned pool: the sizes of blocks, the search for one, and the place of one that is free again. A pool
+ * gets its policy when it is created.
  *
  *   policy_default.c   lade's own                  policy_pytorch.c   the decisions of PyTorch's pinned cache
  *
@@ -21,7 +21,7 @@ typedef struct ladei_pinned_policy {
   /* Settings of the pool. */
   bool uses_thread_caches; /* false: no magazines, no bins, no fast path; a free block goes back to its node */
   bool events_only;        /* runtime/retire records an event for each free, and asks no stream */
-  uint32_t event_batch;    /* frees that one event covers; 0: what the user says */
+  uint32_t event_batch;    /* frees that one event covers; 0: the user's choice */
   uint32_t sources;        /* set of lade_pinned_source bits, where the user names none */
 
   /* The policy's own state, in pool->policy_state. */

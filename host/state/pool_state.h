@@ -2,15 +2,15 @@
 /*
  * A pinned pool, as the files of host/ share it. Its folders, each of which uses those before it:
  *
- *   budget     limits, pressure                        what the system leaves
- *              ledger, budget                          what all processes hold
+ *   budget     limits, pressure                        memory that the system leaves
+ *              ledger, budget                          memory that all processes hold
  *   blocks     segment, run, tlsf                      memory and its free blocks
  *   source     topology, source, driver_pools, prefault   where it comes from
  *   parts      background, cap_wait, debug, history, ring_share   parts of a pool
  *   caches     node, depot, bins, counters             free blocks of one NUMA node
  *              pointer_lookup                          address -> block
  *              thread_cache, ready                     ready blocks of one thread
- *   state      usage, stats, latency                   what is in use and pending, what users read
+ *   state      usage, stats, latency                   blocks in use and pending, statistics for users
  *              nodes, thread_caches                    nodes and devices, blocks that go back, caches of all threads
  *   grow                                               growing, giving back, the cap
  *   policies   policy_default, policy_pytorch          the choices
@@ -44,7 +44,7 @@
 #include "lade/pinned.h"
 #include "runtime/retire/retire_shards.h"
 
-/* For tests: what a pool takes the machine to be. All zero: what it is. */
+/* For tests: a machine for the pool. All zero: the real one. */
 typedef struct ladei_pinned_hooks {
   ladei_topology_kind topology_kind;
   const char *topology; /* borrowed for the pool's life */
@@ -85,7 +85,7 @@ struct lade_pinned_pool {
   ladei_pagemap map; /* address -> segment */
   ladei_pinned_nodes nodes;
   ladei_pinned_threads threads;
-  ladei_lock lock; /* guards: adding nodes, node->growing, `growth`, and of `threads` what is said there */
+  ladei_lock lock; /* guards: adding nodes, node->growing, `growth`, and fields of `threads` as said there */
   ladei_pinned_growth growth;
   ladei_pinned_cap_wait cap_wait; /* at the cap */
   ladei_pinned_history_use history;

@@ -3,10 +3,10 @@
  * Statistics of a pinned pool: gauges from the counters, of classes, nodes and the pool.
  *
  * I1  A node's values are the sums of its classes', the pool's those of its nodes'. Peaks are each level's own.
- * I2  A reset of the sums notes what they are (pool->counters.base); nothing that threads count in is changed by it. A
- *     reset of peaks takes them to 0, from where the read that follows raises them to what is there.
- * I3  The peaks of reserved are exact; usage.c says how exact those of what is in use and pending are. Those of cached
- *     blocks are taken at each read, when memory came and before it goes.
+ * I2  A reset of the sums notes them (pool->counters.base), and changes no counter of threads. A reset of peaks takes
+ *     them to 0, from where the read that follows raises them to the current values.
+ * I3  The peaks of reserved are exact; usage.c gives the error of those in use and pending. Those of cached blocks are
+ *     taken at each read, when memory came and before it goes.
  * Locks: pool->threads.lock while threads are summed; it guards the peaks of cached blocks and pool->counters.base.
  */
 #include "host/state/stats.h"
@@ -47,8 +47,8 @@ typedef struct supply {
   ladei_pinned_amount in, out;
 } supply;
 
-/* The same of what is pending. `retired` was read before the rest, so nothing is missing in it, but what came back
- * meanwhile is in; that must not raise the peak. */
+/* The same of pending blocks. `retired` was read before the rest, so nothing is missing in it, but blocks that came
+ * back meanwhile are in; these must not raise the peak. */
 static lade_pinned_gauge pending_gauge(uint64_t allocated, uint64_t retired, uint64_t retired_now,
                                        _Atomic(uint64_t) *peak) {
   ladei_pinned_peak_raise(peak, allocated > retired_now ? allocated - retired_now : 0);
@@ -56,7 +56,7 @@ static lade_pinned_gauge pending_gauge(uint64_t allocated, uint64_t retired, uin
   return out;
 }
 
-/* U2 in usage.c: what threads did not show may not make peaks that cannot be. */
+/* U2 in usage.c: counts that threads did not show must not make impossible peaks. */
 static void in_use_peaks_limit(lade_pinned_gauge *in_use, lade_pinned_gauge *requested, uint64_t reserved_peak) {
   in_use->peak = ladei_size_max(ladei_size_min(in_use->peak, reserved_peak), in_use->current);
   requested->peak = ladei_size_max(ladei_size_min(requested->peak, in_use->peak), requested->current);
@@ -73,8 +73,8 @@ static level level_of(ladei_pinned_level_counters *counters) {
   return (level){&counters->in_use, &counters->pending, &counters->cached_peak};
 }
 
-/* One class, node, or the pool: cached is what came from below, was freed without a stream in use, or is not pending
- * any more; less what was handed out or went back below. Under pool->threads.lock. */
+/* One class, node, or the pool: cached are blocks that came from below, were freed without a stream in use, or are not
+ * pending any more; less those handed out or gone back below. Under pool->threads.lock. */
 static void gauges_read(const ladei_pinned_usage *usage, const supply *below, const level *own,
                         const ladei_pinned_amount *retired_now, ladei_pinned_gauges *out) {
   const ladei_pinned_amount *pending = &usage->pending_allocated, *retired = &usage->pending_retired;
@@ -171,7 +171,7 @@ static void usage_read(lade_pinned_pool *pool, lade_pinned_stats *out) {
   out->pending_bytes = gauges.pending_bytes;
   out->cached_blocks = gauges.cached_blocks;
   out->cached_bytes = gauges.cached_bytes;
-  /* A miss is counted before its alloc, and read after it: so this is at most what it should be, and never falls. */
+  /* A miss is counted before its alloc, and read after it: so this is at most the true value, and never falls. */
   out->misses = ladei_pinned_counter_read(&pool->counters.misses);
   uint64_t allocs = gauges.in_use_blocks.allocated;
   ladei_pinned_peak_raise(&pool->counters.hits, allocs > out->misses ? allocs - out->misses : 0);
@@ -247,7 +247,7 @@ static void stats_read(lade_pinned_pool *pool, lade_pinned_stats *out) {
   X(debug_findings)                                                                                                    \
   X(unreached_caches) X(budget_refusals) X(budget_faults) X(budget_returns) X(pressure_returns)
 
-/* Below 0 where a reset came between two reads: what is counted now is less than what the reset has seen. */
+/* Below 0 if a reset came between two reads: the count now is less than that of the reset. */
 static uint64_t since(uint64_t sum, uint64_t base) { return sum > base ? sum - base : 0; }
 
 static void base_subtract(const lade_pinned_stats *base, lade_pinned_stats *stats) {

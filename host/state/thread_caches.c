@@ -7,12 +7,12 @@
  * I2  The magazines and kept blocks are touched only by the owner inside its asymmetric lock; by a drain (pool->lock
  *     held, asymmetric lock closed, and the wait at it said that the owner is out); by the owner under pool->lock;
  *     under pool->lock where the owner makes no call, at the end of the pool; or when the cache is out of the pool's
- *     list and its thread is at its end. A cache whose owner cannot be fenced keeps what it has until the owner's next
+ *     list and its thread is at its end. A cache whose owner cannot be fenced keeps its blocks until the owner's next
  *     call (ladei_pinned_thread_cache_answer) or its exit.
  * I3  (Note [Quota]) The sum of all quotas is at most the pool's magazine budget; cached_bytes of a thread is at most
  *     its quota.
- * I4  What an exiting thread counted is added to the pool's `exited` counters under pool->threads.lock, in one step
- *     with the cache leaving the list: a reader that holds that lock counts everything once.
+ * I4  An exiting thread's counts are added to the pool's `exited` counters under pool->threads.lock, in one step with
+ *     the cache leaving the list: a reader that holds that lock counts everything once.
  *
  * Thread exit and destroy may meet. The exiting thread looks at cache->pool under cache->lock and, if there is a pool,
  * announces itself in pool->threads.leaving before it lets go of the lock; destroy sets cache->pool to NULL under the
@@ -179,7 +179,7 @@ void ladei_pinned_thread_cache_answer(lade_pinned_pool *pool, ladei_pinned_threa
   ladei_pinned_transit *transit = ladei_pinned_pool_transit(pool, cache);
   ladei_pinned_transit_begin(transit); /* waits: this call may be the owner's last for long */
   ladei_lock_acquire(&pool->lock);
-  if (ladei_asym_lock_is_called(&cache->asym_lock)) { /* else another visitor came before */
+  if (ladei_asym_lock_is_called(&cache->asym_lock)) { /* otherwise another visitor came before */
     list = cache_take_all(pool, cache, NULL);
     ladei_asym_lock_answer(&cache->asym_lock);
     atomic_store_explicit(&pool->threads.unreached, any_called(pool), memory_order_relaxed);
@@ -249,7 +249,7 @@ static void pool_leave(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache)
   ladei_pinned_transit *transit = ladei_pinned_pool_transit(pool, cache);
   ladei_pinned_transit_begin(transit);
   threads_acquire(pool);
-  bool linked = atomic_load_explicit(&cache->pool, memory_order_relaxed) != NULL; /* else the pool ends just now */
+  bool linked = atomic_load_explicit(&cache->pool, memory_order_relaxed) != NULL; /* otherwise the pool ends now */
   if (linked) {
     pool_unlink(pool, cache);
     if (!pool->threads.retire_buffers_closed)
@@ -427,7 +427,7 @@ static ladei_pinned_block *idle_steal(lade_pinned_pool *pool, ladei_pinned_threa
 
 /*
  * Note [Quota]
- *   A thread's quota bounds what it keeps, and the pool's budget all quotas. A thread begins with none, and its quota
+ *   A thread's quota bounds its cache, and the pool's budget all quotas. A thread begins with none, and its quota
  *   doubles each time that it is not enough. If the budget is spent, the quotas of idle threads are taken: they need
  *   none, and ask again when they go on. A thread that found no idle one asks less often from then on; while many
  *   threads share a budget that is too small for them, each block costs the node's lock, and no more than that.

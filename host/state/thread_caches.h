@@ -35,8 +35,8 @@ static inline void ladei_pinned_call_answer(lade_pinned_pool *pool, ladei_pinned
 uint32_t ladei_pinned_magazine_refill(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
                                       ladei_pinned_thread_counters *counters, unsigned class_index);
 
-/* Owner. Makes room for a block of the class that did not fit: raises the quota while the pool's budget allows, else
- * takes half of the magazine out (half of each where that one is empty), for the caller to put back to the nodes. */
+/* Owner. Makes room for a block of the class that did not fit: raises the quota if the pool's budget allows, or takes
+ * half of the magazine out (half of each if that one is empty), for the caller to put back to the nodes. */
 ladei_pinned_block *ladei_pinned_magazine_make_room(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
                                                     ladei_pinned_thread_counters *counters, unsigned class_index);
 

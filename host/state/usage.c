@@ -3,14 +3,14 @@
  * Blocks in use and pending: counted by threads, published to nodes, summed when it is read.
  *
  * U1  Current values and sums are exact whenever no thread is inside the pool.
- * U2  (Note [Peak of what is in use]) The peaks of what is in use are taken when threads refill or flush a magazine,
- *     and at each read (stats.c); they are too low by at most what magazines, the depot and bins hold, and too high by
- *     at most that and, for each thread that frees what others allocated, fewer than 16 blocks of each class. The
- *     pool's are never more than what it had reserved. Those of pending are taken at each 16th of a thread's frees of a
- *     class, before blocks come back, and at each read; they are never more than what was pending at that moment, and
- *     less by what U3 leaves unpublished.
- * U3  (Note [Peak of pending]) What a thread has published of a class is at most its own part of what is pending, at
- *     any time, and less by fewer blocks than slack_of() says: 64 up to 64 KiB, 16 above.
+ * U2  (Note [Peak of what is in use]) The peaks of blocks in use are taken when threads refill or flush a magazine, and
+ *     at each read (stats.c); they are too low by at most the content of magazines, the depot and bins, and too high by
+ *     at most that and, for each thread that frees others' blocks, fewer than 16 blocks of each class. The pool's are
+ *     never more than its reserved bytes. Those of pending are taken at each 16th of a thread's frees of a class,
+ *     before blocks come back, and at each read; they are never more than the pending blocks at that moment, and less
+ *     by the unpublished blocks of U3.
+ * U3  (Note [Peak of pending]) A thread has published of a class at most its own part of the pending blocks, at any
+ *     time, and less by fewer blocks than slack_of() says: 64 up to 64 KiB, 16 above.
  *
  * Note [Peak of what is in use]
  *   A thread shows its allocs when a magazine is filled, that is before blocks are handed out. Frees that another
@@ -171,7 +171,7 @@ void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinne
 
 /* ---- Pending ----------------------------------------------------------------------------------------------------- */
 
-/* `own`: what the thread has beyond what the node knows. */
+/* `own`: the thread's blocks that the node does not know. */
 static void level_peak_raise(ladei_pinned_pending *pending, ladei_pinned_amount own) {
   uint64_t blocks = ladei_pinned_counter_read(&pending->published.blocks) + own.blocks,
            bytes = ladei_pinned_counter_read(&pending->published.bytes) + own.bytes;
@@ -203,7 +203,7 @@ static ladei_pinned_amount amount_less(ladei_pinned_amount all, ladei_pinned_amo
   return (ladei_pinned_amount){all.blocks - part.blocks, all.bytes - part.bytes};
 }
 
-/* A thread's own part of what is pending. */
+/* A thread's own part of the pending blocks. */
 static ladei_pinned_amount flow_now(const ladei_pinned_pending_flow *flow) {
   return amount_less(ladei_pinned_counter_pair_read(&flow->freed), ladei_pinned_counter_pair_read(&flow->retired));
 }
@@ -217,7 +217,7 @@ static void published_set(lade_pinned_pool *pool, ladei_pinned_thread_counters *
   *published = amount;
 }
 
-/* U3: so many blocks of a class may be unpublished. */
+/* U3: number of blocks of a class that may be unpublished. */
 static uint64_t slack_of(unsigned class_index) {
   enum { FEW = LADEI_PINNED_PENDING_LOOK, MANY = 2 * LADEI_PINNED_MAGAZINE_MAX_BLOCKS };
   return ladei_pinned_class_bytes(class_index) <= 64 * LADEI_KIB ? MANY : FEW;

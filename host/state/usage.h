@@ -69,7 +69,7 @@ static inline void ladei_pinned_in_use_sub(lade_pinned_pool *pool, ladei_pinned_
     ladei_pinned_in_use_sub_shared(pool, node, class_index, requested, bytes);
 }
 
-/* Publishes to the pool's peaks what the thread did with a class since the last time, after its frees of all others: at
+/* Publishes the thread's changes of a class since the last time to the pool's peaks, after its frees of all others: at
  * refill and flush. */
 void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
                                        unsigned class_index);
