@@ -101,7 +101,7 @@ static inline bool ladei_pinned_word_is_alike(uint64_t a, uint64_t b) {
   return ((a ^ b) & bits) == 0;
 }
 
-/* Whether a block is what it was: getting into a slot and out of it changes nothing for its user. */
+/* Whether a block is unchanged: getting into a slot and out of it changes nothing for its user. */
 static inline bool ladei_pinned_word_is_same(uint64_t a, uint64_t b) {
   return ((a ^ b) & ~LADEI_PINNED_BLOCK_IN_SLOT) == 0;
 }
@@ -174,7 +174,7 @@ static inline bool ladei_pinned_word_may_become(uint64_t from, uint64_t to) {
          (begins || ends || hand_outs == (before != after && after == LADEI_PINNED_BLOCK_IN_USE ? 1u : 0u));
 }
 
-/* For records that the caller alone may change (see above): readers see what was written before. */
+/* For records that the caller alone may change (see above): readers see all earlier writes. */
 static inline void ladei_pinned_block_word_set(ladei_pinned_block *block, uint64_t word) {
   assert(ladei_pinned_word_may_become(atomic_load_explicit(&block->word, memory_order_relaxed), word) && "K1");
   atomic_store_explicit(&block->word, word, memory_order_release);
@@ -206,9 +206,9 @@ static inline void ladei_pinned_block_requested_set(ladei_pinned_block *block, s
   atomic_store_explicit(&block->requested_or_next, requested_bytes, memory_order_relaxed);
 }
 
-/* Bytes asked for of a block of `bytes` that is in use by its word; else 0, also where the record says something else
- * already. Any thread, which looks at the word again. A block of a slot is in use before its record says how much of it
- * (ready.h): for some instructions it is what its last user asked for. */
+/* Requested bytes of a block of `bytes` that is in use by its word; otherwise 0, also if the record has changed
+ * already. Any thread, which looks at the word again. A block of a slot is in use before its record has the new request
+ * (ready.h): for some instructions the result is its last user's request. */
 static inline size_t ladei_pinned_block_requested_by(const ladei_pinned_block *block, uint64_t word, size_t bytes) {
   if (ladei_pinned_word_state(word) != LADEI_PINNED_BLOCK_IN_USE) return 0;
   size_t requested = atomic_load_explicit(&block->requested_or_next, memory_order_acquire);

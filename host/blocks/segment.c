@@ -12,7 +12,7 @@
  * I3  No two neighbours are both FREE.
  * I4  A page at which no block starts has state NONE, or RUN inside a run.
  * I5  Generations of a record never fall: within a life of the segment the record keeps them, and those of the next
- *     life begin above the highest that came back in this one. So what was read of a record before is never true again,
+ *     life begin above the highest that came back in this one. So an earlier read of a record never becomes true again,
  *     once the block was handed out since or the segment given back.
  * Locks: the node's guards splitting and coalescing. Lookups take none: a block in use has its bit set before it is
  * handed out and no other bit up to its end until it is taken back, so a search downwards from any of its pages ends at

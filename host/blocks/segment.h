@@ -29,7 +29,7 @@ typedef struct ladei_pinned_segment {
   _Atomic(size_t) bytes;   /* whole pages, except for powers of two below a page under PyTorch's policy */
   _Atomic(int32_t) source; /* lade_pinned_source */
   _Atomic(uint32_t) node;  /* index of the node's cache in the pool */
-  void *mapped;            /* this and the next two: what the source needs to give it back */
+  void *mapped;            /* this and the next two: for the source, to give it back */
   size_t mapped_bytes;
   size_t registered_bytes;
   _Atomic(bool) in_chunks; /* registered in several chunks, at whose borders a copy must end: never split */
@@ -40,7 +40,7 @@ typedef struct ladei_pinned_segment {
   uint64_t free_since_ns;                   /* when it was first seen wholly free; 0: not yet */
   bool huge;                                /* made for one large request: kept whole while that can be */
   bool divided;              /* ... and it could not: to be split like any other until wholly free again */
-  uint32_t generation_least; /* what records begin with: above all that they said before the last reset */
+  uint32_t generation_least; /* first of new records: above all before the last reset */
   uint32_t generation_most;  /* of the blocks that came back since */
 } ladei_pinned_segment;
 
@@ -50,7 +50,7 @@ void ladei_pinned_segment_destroy(ladei_pinned_segment *segment);
 /* Forgets all blocks and gives the memory of their records back to the system. All blocks were taken back before.
  * Generations go on from where they were: no stale word comes true again. */
 void ladei_pinned_segment_reset(ladei_pinned_segment *segment);
-/* Capacity of the metadata made for so many pages; a power of two, so that spare metadata fits again. */
+/* Capacity of the metadata made for `pages`; a power of two, so that spare metadata fits again. */
 size_t ladei_pinned_segment_capacity(size_t pages);
 
 static inline uintptr_t ladei_pinned_segment_base(const ladei_pinned_segment *segment) {

@@ -56,8 +56,7 @@ static inline size_t ladei_pinned_class_bytes(unsigned class_index) {
   return (size_t)((step & 7) + 9) << ((step >> 3) + LADEI_PINNED_PAGE_SHIFT);
 }
 
-/* Blocks up to 1 MiB that move at once between a thread's magazine and what all threads share: few where they are
- * large. */
+/* Blocks up to 1 MiB that move at once between a thread's magazine and the places of all threads: few large ones. */
 enum { LADEI_PINNED_BATCH_MOST = 16 };
 static inline unsigned ladei_pinned_batch(size_t bytes) {
   return bytes <= 4 * LADEI_KIB     ? LADEI_PINNED_BATCH_MOST

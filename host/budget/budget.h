@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A pool's part in the budget of all pools: what its options say, what the ledger answers, and what holds where the
- * ledger cannot be asked. Knows nothing of the pool.
+ * A pool's part in the budget of all pools: its options, the ledger's answers, and the rules when the ledger cannot be
+ * asked. Knows nothing of the pool.
  *
- * J1  What is charged here is what the pool has reserved, whatever happened to the ledger.
+ * J1  The bytes charged here are those that the pool has reserved, in any state of the ledger.
  */
 #ifndef LADE_HOST_BUDGET_BUDGET_H
 #define LADE_HOST_BUDGET_BUDGET_H
@@ -17,7 +17,7 @@
 typedef struct ladei_pinned_budget {
   ladei_ledger *ledger; /* NULL: the pool is in no budget */
   uint64_t pool_id;
-  uint64_t own_most; /* what the pool may hold where the ledger cannot be asked */
+  uint64_t own_most; /* bytes that the pool may hold if the ledger cannot be asked */
   /* As the options say. */
   uint32_t share, local_ranks;
   uint64_t total_bytes, part_bytes;
@@ -46,8 +46,8 @@ lade_status ladei_pinned_budget_open(ladei_pinned_budget *budget, const lade_pin
 void ladei_pinned_budget_close(ladei_pinned_budget *budget);
 
 /*
- * Before memory is pinned. *out_fault: the ledger could not be asked. LADE_ERR_LIMIT: nothing is charged; the text says
- * what was asked of which budget.
+ * Before memory is pinned. *out_fault: the ledger could not be asked. LADE_ERR_LIMIT: nothing is charged; the text
+ * names the request and the budget.
  */
 lade_status ladei_pinned_budget_charge(ladei_pinned_budget *budget, uint64_t bytes, bool *out_fault);
 void ladei_pinned_budget_credit(ladei_pinned_budget *budget, uint64_t bytes);
@@ -56,11 +56,11 @@ void ladei_pinned_budget_credit(ladei_pinned_budget *budget, uint64_t bytes);
 static inline bool ladei_pinned_budget_is_short(const ladei_pinned_budget *budget) {
   return atomic_load_explicit(&budget->is_short, memory_order_relaxed);
 }
-/* The pool's own cap has refused since: what the budget said last does not matter. */
+/* The pool's own cap has refused since: the budget's last answer does not matter. */
 static inline void ladei_pinned_budget_set_aside(ladei_pinned_budget *budget) {
   atomic_store_explicit(&budget->is_short, false, memory_order_relaxed);
 }
-/* Whether the budget leaves so much now, as far as can be told; asked only where it is short. */
+/* Whether the budget leaves `bytes` now, as far as is known; asked only if it is short. */
 bool ladei_pinned_budget_leaves(ladei_pinned_budget *budget, uint64_t bytes);
 /* Bytes that the last answer left to the pool, UINT64_MAX unless the budget is short. */
 uint64_t ladei_pinned_budget_left(const ladei_pinned_budget *budget);

@@ -9,15 +9,15 @@
  *            refused: look for more slots without owner, decide again -> write the own slot -> leave
  *
  * Thousands of processes that start at once wait for each other at the file lock. So a pool that joins asks for few
- * locks of slots, and reads what its process says of itself before it has the file lock. Where something is short, all
- * slots of processes that have ended are found in one go: a process id is no proof, so the lock of each is asked for,
- * which is cheap then.
+ * locks of slots, and reads its process's own facts before it has the file lock. If something is short, all slots of
+ * processes that have ended are found in one go: a process id is no proof, so the lock of each is asked for, which is
+ * cheap then.
  *
- * W1  held_bytes is what the pool holds, whether the ledger knows it or not.
+ * W1  held_bytes are the pool's bytes, whether the ledger knows them or not.
  * W2  While attached, the own slot's lock is held, and the slot says held_bytes unless `told` is false.
  * W3  Between enter and leave the file lock is held, and `file.data` has the file's bytes with every slot sound; slots
  *     that were found without owner are free in it.
- * W4  A failure at any step leaves the slot free, or without owner, or as it was; what it should say is written later.
+ * W4  A failure at any step leaves the slot free, or without owner, or as it was; its new content is written later.
  * Locks: ledger->lock, between the threads of the process: locks of open files do not keep these apart. Held for the
  * calls of ledger_file.c, whose lock is taken under it.
  */
@@ -54,7 +54,7 @@ struct ladei_ledger {
   size_t index;        /* of the own slot, while attached */
   size_t probe;        /* slot whose owner is looked for next */
   ladei_ledger_slot
-      slot; /* as written last; before, while the file is open: what it will be, except for others' terms */
+      slot; /* as written last; before, while the file is open: the content to write, except others' terms */
   uint64_t held_bytes;
   uint64_t requests; /* as read last */
   uint64_t faults;
@@ -353,7 +353,7 @@ static void fault_count(ladei_ledger *ledger) {
 
 /* ---- Charges and credits ----------------------------------------------------------------------------------------- */
 
-/* Entered. Tells the ledger what it does not know yet: the pool holds it whatever the ledger says. */
+/* Entered. Tells the ledger the bytes that it does not know yet: the pool holds them in any case. */
 static bool charge_decide(ladei_ledger *ledger, uint64_t bytes, bool *out_granted) {
   ladei_ledger_slot *own = &ladei_ledger_file_slots(&ledger->file)[ledger->index];
   uint64_t most = UINT64_MAX - ledger->held_bytes < bytes ? UINT64_MAX : ledger->held_bytes + bytes;
@@ -386,7 +386,7 @@ ladei_ledger_result ladei_ledger_charge(ladei_ledger *ledger, uint64_t bytes, la
   return !asked ? LADEI_LEDGER_FAULT : granted ? LADEI_LEDGER_GRANTED : LADEI_LEDGER_REFUSED;
 }
 
-/* Locked. Brings what the pool holds into the ledger. */
+/* Locked. Brings the bytes that the pool holds into the ledger. */
 static bool tell(ladei_ledger *ledger, uint64_t patience_ns) {
   if (!enter(ledger, patience_ns) || !own_slot_write(ledger, ledger->held_bytes, 0)) return false;
   decide(ledger);
@@ -447,8 +447,8 @@ static void tell_late(ladei_ledger *ledger) {
 uint64_t ladei_ledger_asked(ladei_ledger *ledger) {
   uint64_t asked = 0;
   ladei_lock_acquire(&ledger->lock);
-  /* Where the file was removed, as systemd-logind does with a user's files in /dev/shm when he logs out (RemoveIPC),
-   * others make a new one, in which this pool lacks until it says again what it holds. */
+  /* If the file was removed, as systemd-logind does with a user's files in /dev/shm at the last logout (RemoveIPC),
+   * others make a new one, in which this pool lacks until it writes its bytes again. */
   if (ledger->attached && ladei_ledger_file_is_gone(&ledger->file)) ledger->told = false;
   tell_late(ledger);
   if (ledger->attached && ladei_ledger_requests_read(&ledger->file) != ledger->requests &&

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The ledger of pinned memory: one file per user and host, which the pools of all processes charge before they pin, and
- * credit after they unpin. docs/formats.md, "Ledger of pinned memory", has its bytes; ledger_rules.h what they mean.
+ * credit after they unpin. docs/formats.md, "Ledger of pinned memory", has its bytes; ledger_rules.h their meaning.
  *
  *   file lock    (flock())
  *                held for each change: read all slots, decide, write the own one
  *   slot lock    (F_OFD_SETLK, byte LADEI_LEDGER_SLOT_LOCK + i)
  *                held by the pool of slot i from taking it until its end
  *
- * Both are locks of the open file, which the kernel releases when the process ends, however it ends. So a slot whose
- * lock is free has no owner: what it charges counts no more. Process ids would tell less: they mean nothing in other
- * namespaces, and are given anew. They only say where to look first.
+ * Both are locks of the open file, which the kernel releases when the process ends in any way. So a slot whose lock is
+ * free has no owner: its charges count no more. Process ids would tell less: they mean nothing in other namespaces, and
+ * are given anew. They only say where to look first.
  *
  * The kernel keeps the two kinds apart, and walks all locks of a file's bytes for each question about one. So the file
- * lock, which every change needs, costs the same with thousands of slots; what a slot's lock costs grows with them, and
- * few are asked for: a few where a pool joins, one in each charge, and many only where the budget would refuse or the
+ * lock, which every change needs, costs the same with thousands of slots; the cost of a slot's lock grows with them,
+ * and few are asked for: a few when a pool joins, one in each charge, and many only if the budget would refuse or the
  * file is full.
  *
- * A slot says what its pool holds, not what changed. So a write that failed is made good by the next one; and a pool
- * that lost the ledger (its file was removed, damaged, cut) takes a slot of a new one with all that it holds.
+ * A slot has the bytes that its pool holds, not the changes. So the next write mends a failed one; and a pool that lost
+ * the ledger (its file was removed, damaged, cut) takes a slot of a new one with all that it holds.
  *
- * The ledger is no gate: whatever is wrong with the file, a pool goes on under its own cap. The answer is a fault then,
- * which names what is wrong. The next charge tries again.
+ * The ledger is no gate: with any error of the file a pool goes on under its own cap. The answer is a fault then, which
+ * names the error. The next charge tries again.
  */
 #ifndef LADE_HOST_BUDGET_LEDGER_H
 #define LADE_HOST_BUDGET_LEDGER_H
@@ -60,8 +60,8 @@ ladei_ledger *ladei_ledger_create(const char *path, const ladei_ledger_terms *te
 void ladei_ledger_destroy(ladei_ledger *ledger);
 
 /*
- * Before `bytes` are pinned. A fault counts them, too: what it holds goes into the ledger as soon as that can be had.
- * REFUSED changes what the pool holds in nothing, and asks the others to trim.
+ * Before `bytes` are pinned. A fault counts them, too: they go into the ledger as soon as it can be had. REFUSED leaves
+ * the pool's bytes as they are, and asks the others to trim.
  */
 ladei_ledger_result ladei_ledger_charge(ladei_ledger *ledger, uint64_t bytes, ladei_ledger_answer *out);
 /* After they were unpinned, or a charge whose memory could not be had. */
@@ -69,8 +69,8 @@ void ladei_ledger_credit(ladei_ledger *ledger, uint64_t bytes);
 /* Whether a charge of `bytes` would be granted now; false where the ledger cannot be asked. Nothing changes. */
 bool ladei_ledger_leaves(ladei_ledger *ledger, uint64_t bytes);
 /* Bytes that others were refused, and ask for, since the last call; 0 at most times, which costs a look at the file and
- * a read of 8 bytes. Also brings what the ledger could not be told before, and what a file that was removed meanwhile
- * had. */
+ * a read of 8 bytes. Also brings bytes that the ledger could not be told before, and those of a file that was removed
+ * meanwhile. */
 uint64_t ladei_ledger_asked(ladei_ledger *ledger);
 
 /* Facts about it. */

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
-/* Of a text that says what is wrong with a ledger. */
+/* Of a text that names the error of a ledger. */
 enum { LADEI_LEDGER_FAULT_BYTES = 400 };
 
 /* Calls of a ledger to the system. Tests put faults and other clocks in place of it. Each as the call of its name;

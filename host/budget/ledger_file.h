@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The file of a ledger: opening what may be trusted, its locks, its bytes. Knows slots and no pools.
+ * The file of a ledger: opening it if it may be trusted, its locks, its bytes. Knows slots and no pools.
  *
  * L1  A file descriptor is used only while it is the file that was opened: a program may close descriptors that are not
  *     its own (closefrom), and another file gets the number.
@@ -56,8 +56,8 @@ void ladei_ledger_file_init(ladei_ledger_file *file, const ladei_ledger_calls *c
 bool ladei_ledger_file_open(ladei_ledger_file *file, const char *path, bool make, ladei_ledger_fault *fault);
 /* Locks end. Open or not. */
 void ladei_ledger_file_close(ladei_ledger_file *file);
-/* L1. Of an open file whose lock was taken. Where it was removed, or the descriptor is another file's, it is not open
- * any more (fd); else *out_bytes is its length. False: that cannot be told. */
+/* L1. Of an open file whose lock was taken. If it was removed, or the descriptor is another file's, it is not open any
+ * more (fd); otherwise *out_bytes is its length. False: that is unknown. */
 bool ladei_ledger_file_is_there(ladei_ledger_file *file, const char *path, size_t *out_bytes,
                                 ladei_ledger_fault *fault);
 
@@ -74,7 +74,7 @@ bool ladei_ledger_slot_lock(ladei_ledger_file *file, size_t index);
 /* Whether another open file has a slot's lock; where the system does not say, it has. */
 bool ladei_ledger_slot_has_owner(ladei_ledger_file *file, size_t index);
 
-/* Before the lock is taken: reads what there is, so that memory for it is there and touched when the lock is held. */
+/* Before the lock is taken: reads the file, so that memory for it is there and touched when the lock is held. */
 void ladei_ledger_file_read_ahead(ladei_ledger_file *file);
 /* Reads all of its `bytes`. An empty file gets a header first, with `most_slots`, where that is not 0. */
 bool ladei_ledger_file_read(ladei_ledger_file *file, const char *path, size_t bytes, uint32_t most_slots,

@@ -2,12 +2,12 @@
 /*
  * The meaning of the slots of a ledger.
  *
- * The budget is the smallest one that the options of a pool say; where none does, the default of the first pool that
- * came, or a larger cap that a pool was given by its options: a program that sets its cap may use it.
+ * The budget is the smallest one in the options of a pool; without any, the default of the first pool that came, or a
+ * larger cap that a pool was given by its options: a program that sets its cap may use it.
  *
- * Entitled: what others must leave to a pool, though it does not hold it.
- *   first come   what it holds
- *   fair         an equal part of what fixed parts leave, if it holds or wants something; among `local_ranks` pools at
+ * Entitled: bytes that others must leave to a pool, though it does not hold them.
+ *   first come   the bytes that it holds
+ *   fair         an equal part of the rest after fixed parts, if it holds or wants some; among `local_ranks` pools at
  *                least
  *   part         its part, in the order of the slots, as far as the budget goes
  *
@@ -151,7 +151,7 @@ ladei_ledger_answer ladei_ledger_decide(const ladei_ledger_slot *slots, size_t c
   uint64_t fair = (budget - parts) / more(more(s.fair_pools, s.ranks), 1);
   uint64_t share = own->share == LADEI_LEDGER_FAIR ? fair : own->share == LADEI_LEDGER_PART ? part : UINT64_MAX;
   uint64_t common = left_of(budget, others_sum(slots, count, self, budget, fair));
-  bool in_group = s.said == 0 && own->group_id != 0; /* a pool that states a budget knows what the groups leave */
+  bool in_group = s.said == 0 && own->group_id != 0; /* a pool that states a budget knows the groups' rest */
   uint64_t group = in_group ? left_of(s.group_bytes, s.group_held - less(own->bytes, s.group_held)) : UINT64_MAX;
   ladei_ledger_answer answer = {.budget_bytes = budget,
                                 .held_bytes = s.held,

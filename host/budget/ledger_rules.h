@@ -52,14 +52,14 @@ typedef struct ladei_ledger_slot {
   uint32_t mark; /* LADEI_LEDGER_TAKEN, or 0 */
   uint32_t share;
   uint64_t bytes;         /* charged */
-  uint64_t wanted_bytes;  /* of the last charge, if it was refused; else 0 */
+  uint64_t wanted_bytes;  /* of the last charge, if it was refused; otherwise 0 */
   uint64_t since_ns;      /* wall clock; for people */
   uint64_t total_bytes;   /* the budget, as the pool's options say it; 0: they do not */
   uint64_t default_bytes; /* the budget where no options say it, as the first pool found it */
-  uint64_t cap_bytes;     /* the pool's own cap, if its options say it; else 0 */
+  uint64_t cap_bytes;     /* the pool's own cap, if its options have it; otherwise 0 */
   uint64_t part_bytes;    /* of share PART */
   uint64_t group_id;      /* control group whose limit is the smallest; 0: none */
-  uint64_t group_bytes;   /* what that group may charge */
+  uint64_t group_bytes;   /* bytes that that group may charge */
   uint64_t process_start; /* as /proc/PID/stat has it; for people */
   uint32_t process_id;    /* in its own namespace; for people */
   uint32_t namespace_id;  /* inode of that namespace */
@@ -73,7 +73,7 @@ _Static_assert(sizeof(ladei_ledger_header) == LADEI_LEDGER_HEADER_BYTES, "as doc
 _Static_assert(sizeof(ladei_ledger_slot) == LADEI_LEDGER_SLOT_BYTES, "as docs/formats.md says");
 
 void ladei_ledger_header_make(ladei_ledger_header *out, uint32_t most_slots, uint64_t made_ns);
-/* NULL: it is one of this version. Else what is wrong, static. */
+/* NULL: it is one of this version. Otherwise its error, a static text. */
 const char *ladei_ledger_header_check(const ladei_ledger_header *header);
 
 void ladei_ledger_slot_seal(ladei_ledger_slot *slot);
@@ -81,8 +81,8 @@ void ladei_ledger_slot_seal(ladei_ledger_slot *slot);
 bool ladei_ledger_slot_is_sound(const ladei_ledger_slot *slot);
 static inline bool ladei_ledger_slot_is_taken(const ladei_ledger_slot *slot) { return slot->mark != 0; }
 
-/* A file's bytes as they were read: what is wrong with them, static; NULL: a ledger of `*out_count` slots, each of
- * which may be unsound. */
+/* A file's bytes as they were read: their error, a static text; NULL: a ledger of `*out_count` slots, each of which may
+ * be unsound. */
 const char *ladei_ledger_parse(const void *data, size_t bytes, size_t *out_count);
 
 /* The limit of a charge. */

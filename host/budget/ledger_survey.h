@@ -19,7 +19,7 @@ typedef struct ladei_ledger_survey {
   ladei_ledger_header header;
   ladei_ledger_row *rows; /* released by ladei_ledger_survey_release */
   size_t count;
-  ladei_ledger_answer answer; /* of what has an owner; all 0: none has */
+  ladei_ledger_answer answer; /* of slots with an owner; all 0: none has */
   bool busy;                  /* a process holds the file lock for longer than others wait: read without it */
   size_t released;            /* slots that were released */
   uint64_t released_bytes;

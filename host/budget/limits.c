@@ -2,12 +2,11 @@
 /*
  * Limits on pinned memory.
  *
- * A group's headroom is its limit less what it uses, where page cache does not count as used: the kernel drops cache
- * before it refuses memory. Version 2 keeps memory.max, memory.high, memory.current and memory.stat in the group's
- * folder; version 1 memory.limit_in_bytes, memory.usage_in_bytes and memory.stat. The limits of all groups above hold
- * as well. Above memory.high the kernel refuses nothing: it reclaims, and slows the group down until it is below again.
- * Pinned memory cannot be reclaimed, so what is above stays there, and the group is slow for good. Hence it is a limit
- * here.
+ * A group's headroom is its limit less its use, without page cache: the kernel drops cache before it refuses memory.
+ * Version 2 keeps memory.max, memory.high, memory.current and memory.stat in the group's folder; version 1
+ * memory.limit_in_bytes, memory.usage_in_bytes and memory.stat. The limits of all groups above hold as well. Above
+ * memory.high the kernel refuses nothing: it reclaims, and slows the group down until it is below again. Pinned memory
+ * cannot be reclaimed, so the excess stays there, and the group is slow for good. Hence memory.high is a limit here.
  *
  * I1  Every file may be missing, unreadable or malformed; it then limits nothing.
  * Locks: none.

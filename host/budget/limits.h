@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How much memory this process may pin: what the machine has available, what its control groups leave, and the limit on
- * locked pages.
+ * The memory that this process may pin: the machine's available memory, the rest of its control groups, and the limit
+ * on locked pages.
  */
 #ifndef LADE_HOST_BUDGET_LIMITS_H
 #define LADE_HOST_BUDGET_LIMITS_H
@@ -35,8 +35,8 @@ bool ladei_pinned_limits_cap_is_of_group(const ladei_pinned_limits *limits);
 /* Bytes that a NUMA node can give, page cache counted as free; LADEI_PINNED_NO_LIMIT where the system does not say. */
 uint64_t ladei_pinned_limits_node_free(const char *root, int node);
 
-/* Whether this thread's memory comes from some NUMA nodes only, by its policy (numactl --membind, set_mempolicy); what
- * these nodes can give together. Where they have no more, the kernel does not go elsewhere: it kills. */
+/* Whether this thread's memory comes from some NUMA nodes only, by its policy (numactl --membind, set_mempolicy); and
+ * the bytes that these can give together. If they have no more, the kernel does not go elsewhere: it kills. */
 bool ladei_pinned_limits_bound_free(const char *root, uint64_t *out);
 
 /* Number after `key` at the start of a line of a file of the kernel; for an empty key the file's first word. False: no

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Whether the machine, or a control group of the process, is short of memory: for pools with a background thread, which
- * give back then what they do not use.
+ * then give back unused memory.
  *
  * Reads the time that some task waited for memory, of /proc/pressure/memory and of the group's memory.pressure; and
  * how often the group was above memory.high or at memory.max, of its memory.events.
  *
  * These files can be polled for triggers, too, which would bring nothing. The thread wakes two hundred times a second
  * for pending blocks anyway, so no wake-up would be saved: only the look, ten times a second, of 32 us of processor
- * time each, a thirtieth of what an idle thread takes (benchmarks/micro/pinned_budget, "pressure"). Without
+ * time each, a thirtieth of an idle thread's time (benchmarks/micro/pinned_budget, "pressure"). Without
  * CAP_SYS_RESOURCE the kernel takes windows of multiples of two seconds alone, and tells once a window: up to twenty
  * times later than a look. And each group above the process's would take a descriptor, which programs close, and
  * children of a fork inherit.

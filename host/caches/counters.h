@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counters of a pinned pool: the types, and the functions that change one. The counting is in usage.h, what users read
- * of it in stats.h.
+ * Counters of a pinned pool: the types, and the functions that change one. The counting is in usage.h, the statistics
+ * for users in stats.h.
  *
  * A counter is an atomic of its own, without a lock, where its comment names no guard.
  */
@@ -135,7 +135,7 @@ static inline void ladei_pinned_counter_pair_add(ladei_pinned_counter_pair *pair
   atomic_fetch_add_explicit(&pair->bytes, bytes, memory_order_release);
 }
 
-/* Acquire: of a pair that says what came back, all is seen that happened to those blocks before. */
+/* Acquire: a reader of a pair of returned blocks sees all that happened to those blocks before. */
 static inline ladei_pinned_amount ladei_pinned_counter_pair_read(const ladei_pinned_counter_pair *pair) {
   uint64_t blocks = atomic_load_explicit(&pair->blocks, memory_order_acquire);
   return (ladei_pinned_amount){blocks, atomic_load_explicit(&pair->bytes, memory_order_acquire)};

@@ -5,9 +5,9 @@
  * Lists come here in transits alone: a look for memory with these stopped misses none (cap_wait.c).
  *
  * Note [Depot]
- *   With random sizes a thread's magazines rarely have what it asks for. 16 threads that replaced blocks of 4 KiB to 2
- *   MiB took 0.9 blocks from the node's free memory for each block replaced, and gave as many back, all under one lock;
- *   with the depot, and refills that begin with one block (thread_caches.c), 0.13 and 0.15.
+ *   With random sizes a thread's magazines rarely have the requested size. 16 threads that replaced blocks of 4 KiB to
+ *   2 MiB took 0.9 blocks from the node's free memory for each block replaced, and gave as many back, all under one
+ *   lock; with the depot, and refills that begin with one block (thread_caches.c), 0.13 and 0.15.
  *
  * Locks: none.
  */

@@ -9,8 +9,8 @@
  *   take    an exchange of a full slot with 0              the whole list
  *
  * Z1  A list is in one slot or one thread's: no other thread looks at its blocks.
- * Z2  A class has as many slots as its part of the depot's bytes pays for, so what lies in all of them is at most that
- *     much.
+ * Z2  A class has as many slots as its part of the depot's bytes pays for, so the lists in all of them have at most
+ *     these bytes.
  *
  * A block leaves the depot for the free memory of its node, to coalesce there, before a request is refused or the pool
  * grows.

@@ -3,7 +3,7 @@
  * The cache of one NUMA node.
  *
  * I1  Every FREE page block of the node's segments is in exactly one index: in `whole` if it is all of a segment made
- *     for one large request and not divided since, else in `split`.
+ *     for one large request and not divided since, otherwise in `split`.
  * I2  A run is in the list of its class if and only if it has a free block; a run without a block in use does not
  *     exist.
  * I3  reserved_bytes is the sum over the segments; free_small_bytes the sum of the free small blocks.
@@ -51,7 +51,7 @@ static lade_status node_recount_all(ladei_pinned_node *node);
 
 /*
  * The end of a change. Builds without NDEBUG recount the invariants here, of segments and runs too, and stop the
- * program where one is broken, near its cause: after every so many changes, such that each pays for sixteen pages.
+ * program if one is broken, near its cause: after a number of changes such that each pays for sixteen pages.
  */
 static void lock_release_recounted(ladei_pinned_node *node) {
 #ifndef NDEBUG

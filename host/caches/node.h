@@ -51,7 +51,7 @@ typedef struct ladei_pinned_node {
   uint64_t changes_per_recount;
 } ladei_pinned_node;
 
-/* `depot_bytes`: what the depot holds at most. NULL when there is no memory. */
+/* `depot_bytes`: the depot's bytes at most. NULL when there is no memory. */
 ladei_pinned_node *ladei_pinned_node_create(ladei_pagemap *map, ladei_retire_shards *retire, unsigned index,
                                             int32_t os_index, size_t depot_bytes);
 /* All segments have been taken out. */
@@ -75,10 +75,10 @@ ladei_pinned_block *ladei_pinned_node_take_best(ladei_pinned_node *node, size_t 
 void ladei_pinned_node_put(ladei_pinned_node *node, ladei_pinned_block *list);
 void ladei_pinned_node_put_one(ladei_pinned_node *node, ladei_pinned_block *block);
 
-/* Takes back what is kept ready: all blocks in the depot and in bins, and idle runs. */
+/* Takes back all ready memory: the blocks in the depot and in bins, and idle runs. */
 void ladei_pinned_node_collect(ladei_pinned_node *node);
 
-/* Adds a segment, opened by the caller, and takes a block for `bytes` from it before anyone else can. */
+/* Adds a segment, opened by the caller, and takes a block for `bytes` from it before other threads can. */
 ladei_pinned_block *ladei_pinned_node_add_segment(ladei_pinned_node *node, ladei_pinned_segment *segment, size_t bytes,
                                                   bool exact);
 
@@ -101,7 +101,7 @@ ladei_pinned_segment *ladei_pinned_node_remove_free_segment(ladei_pinned_node *n
 
 uint64_t ladei_pinned_node_free_bytes(ladei_pinned_node *node);
 
-/* Reserved bytes: allocated and peak; less what is reserved now, freed. */
+/* Reserved bytes: allocated and peak; freed is allocated less the bytes reserved now. */
 void ladei_pinned_node_reserved(ladei_pinned_node *node, lade_pinned_gauge *out);
 void ladei_pinned_node_reserved_peak_reset(ladei_pinned_node *node);
 

@@ -21,8 +21,8 @@ typedef struct ladei_pinned_lookup {
  */
 ladei_pinned_lookup ladei_pinned_lookup_find(const ladei_pagemap *map, const void *pointer);
 
-/* Whether two looks at one address found the same: what was read of the block between them was so all the while, since
- * words of blocks that are handed out do not come again. */
+/* Whether two looks at one address found the same: the block's values read in between held all the while, since words
+ * of blocks that are handed out do not come again. */
 static inline bool ladei_pinned_lookup_is_same(const ladei_pinned_lookup *a, const ladei_pinned_lookup *b) {
   return a->segment == b->segment && a->block == b->block && a->address == b->address &&
          ladei_pinned_word_is_same(a->word, b->word);

@@ -57,7 +57,7 @@ _Static_assert(sizeof(ladei_pinned_class_counts) == 64, "one cache line per clas
 /* And of its pending blocks, which may come back in another thread's call: usage.c. */
 typedef struct ladei_pinned_thread_pending {
   ladei_pinned_pending_flow flow; /* freed by the thread, and come back in its calls; written by the owner */
-  ladei_pinned_amount published;  /* of the difference, what the node knows; owner only */
+  ladei_pinned_amount published;  /* the node's part of the difference; owner only */
 } ladei_pinned_thread_pending;
 
 typedef struct ladei_pinned_thread_counters {
@@ -72,7 +72,7 @@ typedef struct ladei_pinned_thread_counters {
   uint64_t published_bytes[LADEI_PINNED_BIN_CLASSES]; /* owner only */
   const ladei_pinned_block *last[LADEI_PINNED_BIN_CLASSES]; /* taken last by this thread; owner only */
   uint32_t last_pages[LADEI_PINNED_BIN_CLASSES];            /* its size */
-  uint32_t repeats[LADEI_PINNED_BIN_CLASSES];               /* so many before it had that size too; owner only */
+  uint32_t repeats[LADEI_PINNED_BIN_CLASSES];               /* number before it in a row with that size; owner only */
   _Atomic(ladei_pinned_block *)
       kept[LADEI_PINNED_BIN_CLASSES]; /* that one, given back; guard: asym_lock, and read by anyone */
 } ladei_pinned_thread_counters;
@@ -95,7 +95,7 @@ typedef struct ladei_pinned_thread_cache {
   _Atomic(uint64_t) misses;
   _Atomic(ladei_pinned_class_counts *) missed_counts;
   bool reached, victim; /* by the drain, or the look, that is going on; guard: the pool's lock, as the next two */
-  uint64_t seen_uses;   /* what it had done when it was looked at last, or given quota */
+  uint64_t seen_uses;   /* its uses at the last look, or when it was given quota */
   struct ladei_pinned_thread_cache *next_victim;
   uint32_t stripe;      /* of the threads that use one transit word and one shard of retirement; constant once linked */
   ladei_retire *retire; /* that shard */
@@ -115,15 +115,14 @@ typedef struct ladei_pinned_thread_cache {
 
 /* The threads of a pool. */
 typedef struct ladei_pinned_threads {
-  _Atomic(ladei_pinned_thread_counters *)
-      exited[LADEI_PINNED_MAX_NODES]; /* by node: what threads without cache counted */
+  _Atomic(ladei_pinned_thread_counters *) exited[LADEI_PINNED_MAX_NODES]; /* by node: counts of threads without cache */
   ladei_lock lock;                  /* keeps the list still for readers: it is changed under this and the pool's lock */
   ladei_pinned_thread_cache *first; /* guard: both locks; of the next three the pool's */
   ladei_pinned_thread_cache *steal_next;  /* where the next look for idle threads begins; NULL: at the first */
   bool retire_buffers_closed;             /* runtime/retire is going, or gone */
   _Atomic(size_t) quota_bytes;            /* sum of the threads' quotas */
   _Atomic(uint32_t) last_id;              /* ids given to thread caches */
-  uint32_t stripes[LADEI_PINNED_STRIPES]; /* so many threads are in each; guard: the pool's lock */
+  uint32_t stripes[LADEI_PINNED_STRIPES]; /* number of threads in each; guard: the pool's lock */
   _Atomic(bool) large_kept;               /* some thread may keep a block above the magazines' sizes */
   _Atomic(bool) unreached;                /* the last drain had to leave some thread's cache alone */
   _Atomic(uint32_t) leaving;              /* exiting threads that still hand over their blocks */
@@ -301,7 +300,7 @@ ladei_pinned_block *ladei_pinned_magazine_halve(ladei_pinned_thread_cache *cache
 
 /* Bytes that it has ready; exact when its thread is not inside. */
 uint64_t ladei_pinned_thread_cache_bytes(const ladei_pinned_thread_cache *cache);
-/* Of what the thread has done with its magazines so far: mostly the same later if it was idle meanwhile, and else not.
+/* A measure of the thread's use of its magazines so far: mostly the same later if it was idle meanwhile, otherwise not.
  * Misses, and all uses of the class that it missed last. Reads two lines of cache of the thread's, which it writes
  * to. */
 uint64_t ladei_pinned_thread_cache_uses(const ladei_pinned_thread_cache *cache);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Giving back: what is ready to the nodes, where it coalesces; segments that are wholly free to the system, the oldest
- * first.
+ * Giving back: ready blocks to the nodes, where they coalesce; wholly free segments to the system, the oldest first.
  *
  * Locks: none here; those of the nodes and of the caches of threads. The driver is called under none.
  */

@@ -8,7 +8,7 @@
 /* All ready blocks of all threads, depots and bins go back to their nodes and coalesce there. */
 void ladei_pinned_pool_drain(lade_pinned_pool *pool);
 
-/* The same for a caller that is in transit, or has stopped it; and what the nodes alone keep ready, below. */
+/* The same for a caller that is in transit, or has stopped it; and below, the ready blocks of the nodes alone. */
 void ladei_pinned_pool_empty_caches(lade_pinned_pool *pool);
 void ladei_pinned_pool_collect(lade_pinned_pool *pool);
 
@@ -23,13 +23,13 @@ lade_status ladei_pinned_pool_release(lade_pinned_pool *pool, uint64_t bytes, ui
 /* Drains, and gives back until at most `keep_bytes` are reserved, as far as wholly free segments go. */
 lade_status ladei_pinned_pool_trim(lade_pinned_pool *pool, uint64_t keep_bytes);
 
-/* Gives back what was wholly free for longer than the pool's option says; costs a look at the clock most times. */
+/* Gives back segments wholly free for longer than the pool's option says; mostly costs a look at the clock. */
 lade_status ladei_pinned_pool_age(lade_pinned_pool *pool);
 
 /* Gives back free segments until `bytes` are given back, and counts that in `counter` if any are. */
 lade_status ladei_pinned_pool_return(lade_pinned_pool *pool, uint64_t bytes, _Atomic(uint64_t) *counter);
 
-/* Gives back what other pools of the budget ask for, as far as free segments go; costs a small read most times. */
+/* Gives back free segments that other pools of the budget ask for; mostly costs a small read. */
 lade_status ladei_pinned_pool_answer(lade_pinned_pool *pool);
 
 #endif /* LADE_HOST_GROW_GIVE_BACK_H */

@@ -23,9 +23,9 @@ static uint64_t cap_left(const lade_pinned_pool *pool) {
 /*
  * Note [The first segments]
  *   A request waits until its segment is touched and registered, and a program of a few blocks needs no more than them.
- *   So where the program names no size, a pool begins with a segment of one huge page, or as long as the request, and
- *   each further one is as large as all before together, until there are 16 MiB; then segments have their usual size:
- *   what is left over at the ends of segments counts the more, the smaller they are.
+ *   So if the program names no size, a pool begins with a segment of one huge page, or as long as the request, and each
+ *   further one is as large as all before together, until there are 16 MiB; then segments have their usual size: the
+ *   unused ends of segments cost more, the smaller they are.
  */
 enum { FIRST_ONES_BYTES = 16 << 20 };
 
@@ -37,8 +37,8 @@ static size_t usual_bytes(lade_pinned_pool *pool, size_t least) {
   return ladei_size_max(grown, least); /* rounded up, a block may be longer than the size that the program names */
 }
 
-/* A segment of the usual size; else of what the cap leaves, or just large enough, where the usual one is refused. The
- * pool's own cap refuses before the budget is asked, which may leave less still. */
+/* A segment of the usual size; if that is refused, of the cap's rest, or just large enough. The pool's own cap refuses
+ * before the budget is asked, which may leave less still. */
 static lade_status segment_pin_any(lade_pinned_pool *pool, const ladei_pinned_request *request,
                                    ladei_pinned_segment **out) {
   size_t least = ladei_pinned_request_least_bytes(request);
@@ -153,13 +153,13 @@ lade_status ladei_pinned_pool_grow(lade_pinned_pool *pool, const ladei_pinned_re
   ladei_pinned_transit_end(&pool->cap_wait.segments);
   if (!request->exact) growth_end(pool, request->node);
   ladei_pinned_memory_returned(
-      &pool->cap_wait); /* what the request leaves of it; refused, what it would have taken of the cap */
+      &pool->cap_wait); /* the memory that the request leaves; after a refusal, the part of the cap not taken */
   return status;
 }
 
 /* ---- Reserving --------------------------------------------------------------------------------------------------- */
 
-/* Gives back what no node has yet; keeps the failure. */
+/* Gives back segments that no node has yet; keeps the failure. */
 static void segments_unpin(lade_pinned_pool *pool, ladei_pinned_node *node, ladei_pinned_segment **list) {
   lade_error saved;
   ladei_pinned_segment *segment;

@@ -18,7 +18,7 @@ lade_status ladei_pinned_pool_grow(lade_pinned_pool *pool, const ladei_pinned_re
 lade_status ladei_pinned_pool_pin_block(lade_pinned_pool *pool, ladei_pinned_node *node, size_t bytes,
                                         ladei_pinned_block **out);
 
-/* Pins what the node lacks to `bytes` of free memory; all of it, or nothing. */
+/* Pins the bytes that the node lacks to `bytes` of free memory; all of them, or none. */
 lade_status ladei_pinned_pool_reserve(lade_pinned_pool *pool, ladei_pinned_node *node, uint64_t bytes);
 
 #endif /* LADE_HOST_GROW_GROW_H */

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Seeking a block: in what a pool keeps, in new memory, at the cap.
+ * Seeking a block: in the pool's memory, in new memory, at the cap.
  *
  *   seek:  node's cache -> look at pending blocks -> empty all magazines, depots and bins, node's cache again -> grow
  *   grow:  under the cap    a segment, smaller where that is all the cap or the system leaves
- *          at the cap       split a segment that was kept whole; else give free segments back and grow; else stop what
- *                           is in transit (cap_wait.h) and look again, also for blocks of other sizes than the class
- *                           has; else wait for a block to come back, if the pool waits and blocks are pending or in
- *                           caches that only their owners can empty; else LADE_ERR_LIMIT
+ *          at the cap       split a segment that was kept whole; or give free segments back and grow; or stop transits
+ *                           (cap_wait.h) and look again, also for blocks of other sizes than the class has; or wait
+ *                           for a block to come back, if the pool waits and blocks are pending or in caches that
+ *                           only their owners can empty; or LADE_ERR_LIMIT
  *          beyond the       the same; the other pools of the budget are asked to give back, and the wait is for them,
  *                           too
  *          budget
- *          refused          give all free segments back and try once more; else stop what is in transit and look again;
- *                           else LADE_ERR_OUT_OF_PINNED_MEMORY
+ *          refused          give all free segments back and try once more; or stop transits and look again;
+ *                           or LADE_ERR_OUT_OF_PINNED_MEMORY
  *
  * Note [What a refusal means]
  *   LADE_ERR_LIMIT for a request says that at some moment of the call the bytes in use or pending exceeded the cap less
@@ -36,7 +36,7 @@
 #include "host/state/thread_caches.h"
 #include "host/state/usage.h"
 
-/* ---- In what the pool keeps -------------------------------------------------------------------------------------- */
+/* ---- In the pool's memory ---------------------------------------------------------------------------------------- */
 
 /* A list from the depot, of which no more is kept than the thread has room for. */
 static ladei_pinned_block *depot_take(lade_pinned_pool *pool, const ladei_pinned_request *request) {
@@ -160,8 +160,8 @@ static bool cap_leaves(lade_pinned_pool *pool, uint64_t bytes) {
 
 enum { LOOKS = 32 }; /* where others bring back and take all the time, the search has to end */
 
-/* Once in each place. True: a block was found, or what makes it worth while to look again: a segment to be given back,
- * or, where new memory is not refused, room under the cap. */
+/* Once in each place. True: a block was found, or a reason to look again: a segment to be given back, or, if new memory
+ * is not refused, room under the cap. */
 static bool look_once(lade_pinned_pool *pool, const ladei_pinned_request *request, bool may_grow,
                       ladei_pinned_block **out) {
   *out = node_take_any(pool, request);
@@ -171,7 +171,7 @@ static bool look_once(lade_pinned_pool *pool, const ladei_pinned_request *reques
          (*out = odd_take(request->node, request)) != NULL || (*out = other_node_take(pool, request, odd_take)) != NULL;
 }
 
-/* With nothing in transit; what is not seen here was not there, or pending (cap_wait.c). True: as look_once. */
+/* With nothing in transit; blocks not seen here were not there, or pending (cap_wait.c). True: as look_once. */
 static bool look_stopped(lade_pinned_pool *pool, const ladei_pinned_request *request, bool may_grow, uint64_t *retired,
                          ladei_pinned_block **out) {
   bool found = false, returned = true;
@@ -200,7 +200,7 @@ static bool look_at_rest(lade_pinned_pool *pool, const ladei_pinned_request *req
   for (unsigned i = 0; i < LOOKS && !found && returned; i++) {
     found = look_stopped(pool, request, may_grow, &retired, out);
     if (!found) {
-      (void)ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE | LADEI_POLL_ALL, NULL); /* what fails stays pending */
+      (void)ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE | LADEI_POLL_ALL, NULL); /* failed ones stay pending */
       returned = ladei_pinned_retired_blocks(pool) != retired;
       *out = returned ? node_take_any(pool, request) : NULL; /* before others do */
       found = *out != NULL;
@@ -258,7 +258,7 @@ static bool search_may_grow(search *own, const lade_pinned_pool *pool) {
   return !ladei_pinned_budget_is_short(&pool->budget) || own->short_looks++ < LOOKS;
 }
 
-/* Announced: what comes back after the look wakes this thread. */
+/* Announced: memory that comes back after the look wakes this thread. */
 static lade_status look_and_wait(lade_pinned_pool *pool, const ladei_pinned_request *request, search *own,
                                  ladei_pinned_block **out) {
   lade_status status = LADE_OK;
@@ -350,8 +350,8 @@ static lade_status seek_in_cache(lade_pinned_pool *pool, const ladei_pinned_requ
   return LADE_OK;
 }
 
-/* Before it grows, a pool gives others what they ask for. A driver that refuses to take memory back is no failure of
- * the request. */
+/* Before it grows, a pool gives others the memory that they ask for. A driver that refuses to take memory back is no
+ * failure of the request. */
 static void others_serve(lade_pinned_pool *pool) {
   if (pool->budget.ledger != NULL) LADEI_PINNED_ASIDE(ladei_pinned_pool_answer(pool));
 }

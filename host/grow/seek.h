@@ -10,7 +10,7 @@
 lade_status ladei_pinned_pool_seek(lade_pinned_pool *pool, const ladei_pinned_request *request,
                                    ladei_pinned_block **out);
 
-/* As runtime/retire's, and what then depends on the policy. */
+/* As runtime/retire's, then the policy's part. */
 lade_status ladei_pinned_pool_poll(lade_pinned_pool *pool, unsigned flags, uint64_t *out_done);
 lade_status ladei_pinned_pool_synchronize(lade_pinned_pool *pool);
 

@@ -125,7 +125,7 @@ static void segment_memory_set(ladei_pinned_segment *segment, const ladei_pinned
   segment->registered_bytes = memory->registered_bytes;
 }
 
-/* I1, I3: what is no longer held, or was not to be had. */
+/* I1, I3: bytes no longer held, or not to be had. */
 static void cap_give(lade_pinned_pool *pool, uint64_t bytes) {
   ladei_pinned_budget_credit(&pool->budget, bytes);
   ladei_pinned_gauge_sub(&pool->counters.reserved_bytes, bytes);
@@ -216,7 +216,7 @@ lade_status ladei_pinned_segment_unpin(lade_pinned_pool *pool, ladei_pinned_node
   if (status != LADE_OK) {
     ladei_pinned_history_event(ladei_pinned_pool_recording(pool), LADE_DEVICE_SEGMENT_ALLOC, (uintptr_t)memory.base,
                                memory.bytes);
-    /* Cannot fail: what the map needs for these addresses is still there. */
+    /* Cannot fail: the map's nodes for these addresses are still there. */
     segment_memory_set(segment, &memory);
     (void)map_set(pool, segment);
     ladei_pinned_node_restore_segment(node, segment);
@@ -240,8 +240,8 @@ lade_status ladei_pinned_segment_unpin(lade_pinned_pool *pool, ladei_pinned_node
  *   together are mapped as one region, and threads touch the next ones while one is registered; each has a registration
  *   of its own, since each is given back by itself. Segments touched ahead are counted and checked as if requested one
  *   after the other. Only segments of whole huge pages lie in a region: others would share pages that cannot be given
- *   back by one alone. All of it waits for registering. So between two registrations nothing else is done that waits
- *   for the touching threads: the records of all segments and the nodes of the page map are mapped first. To map is to
+ *   back by one alone. All of it waits for registering. So between two registrations no other step waits for
+ *   the touching threads: the records of all segments and the nodes of the page map are mapped first. To map is to
  *   wait for the kernel's lock of the address space, which touching threads hold for each step, and take again at once:
  *   on an H200 machine one map beside four of them lasted 3 to 6 ms, and three of the four waited for it.
  */

@@ -5,8 +5,8 @@
  * I1  pools[0 .. count) are alive, each the only one of its node; `stream` is alive while has_stream.
  * I2  Every device of the runtime has access to each pool.
  * I3  Nothing is queued on the stream but allocations and frees, all of them waited for.
- * Locks: own->lock guards the table. The driver is not called under it: what two threads make at the same time is kept
- * once, and the other one given back.
+ * Locks: own->lock guards the table. The driver is not called under it: if two threads make a pool at the same time,
+ * one is kept, and the other one given back.
  */
 #include "host/source/driver_pools.h"
 
@@ -33,7 +33,7 @@ static bool stream_get(ladei_pinned_driver_pools *own, ladei_stream *out) {
   return found;
 }
 
-/* Does not wait for the legacy stream: what the program queues there is none of its business. */
+/* Does not wait for the legacy stream: the program's work there does not concern it. */
 static lade_status stream_make(const ladei_pinned_driver_pools *own, ladei_stream *out) {
   const lade_runtime *runtime = own->runtime;
   lade_stream handle = NULL;

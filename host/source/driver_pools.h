@@ -5,7 +5,7 @@
  *
  * The driver allocates in stream order, a pinned pool hands out memory that may be touched at once: so each allocation
  * is waited for before it is used, and memory is freed only when no stream uses it any more. The driver keeps nothing
- * for itself: what is freed goes back to the system when the stream is synchronised, which every free does.
+ * for itself: freed memory goes back to the system when the stream is synchronised, which every free does.
  *
  * Called without locks; all calls but init and dispose call the driver.
  */
@@ -32,8 +32,8 @@ typedef struct ladei_pinned_driver_pools {
 void ladei_pinned_driver_pools_init(ladei_pinned_driver_pools *own, lade_runtime *runtime, int device);
 void ladei_pinned_driver_pools_dispose(ladei_pinned_driver_pools *own);
 
-/* Gives pools and stream back; all memory is freed. On failure what could not be given back stays, and the next alloc
- * makes the rest anew. */
+/* Gives pools and stream back; all memory is freed. After a failure those not given back stay, and the next alloc makes
+ * the rest anew. */
 lade_status ladei_pinned_driver_pools_close(ladei_pinned_driver_pools *own);
 
 /* Memory on `node`, -1 anywhere, usable by the host and all devices at once. Where the driver knows no pools of one

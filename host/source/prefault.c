@@ -17,7 +17,7 @@
  *   alone takes 6.0 ms with four threads, 3.5 with 8, 2.8 with 16, and registering them 3.3. 16 GiB
  *   (benchmarks/results/h200/pinned_pin_16G.json, reserve_parts.txt): touching alone takes 757 ms with four threads,
  *   416 with 8, 275 with 16, and registering alone 378; a reserve, which does both at once, 482 with 8, 430 with 12,
- *   404 with 16. A version that doubled the threads as long as that was faster stayed at four: what it compared ran
+ *   404 with 16. A version that doubled the threads as long as that was faster stayed at four: its samples ran
  *   beside registrations, which wait for the same memory. To register by two or four threads brings nothing: the driver
  *   does it one by one (benchmarks/results/h100/register_threads.txt).
  *
@@ -102,7 +102,7 @@ static void *helper(void *user) {
 
 /* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
-/* Where the system gives no more, it is left at what there is. */
+/* If the system gives no more threads, those there are used. */
 static void helpers_start(ladei_prefault *own, unsigned threads) {
   while (own->helper_count + 1 < threads && ladei_thread_start(&own->helpers[own->helper_count], helper, own) == 0)
     own->helper_count++;

@@ -4,7 +4,7 @@
  *
  *   register:   mapped  |---slack---|-- base: bytes, 2 MiB aligned where that long --|---slack---|
  *
- * I1  What acquire returns is pinned; what a failed acquire mapped or registered is given back.
+ * I1  Memory that acquire returns is pinned; a failed acquire gives its mappings and registrations back.
  * I2  Sources are tried in the order of their bits; each failure is final for its source and this request only.
  * I3  Of a mapping the first registered_bytes are registered: all of it, in one call or in chunks, or none.
  * I4  Of a region's area nothing below `taken` is touched or unmapped by the region any more.
@@ -101,7 +101,7 @@ static bool registration_is_refused(const ladei_pinned_sources *sources) {
   return atomic_load_explicit(&sources->registration.state, memory_order_acquire) == REGISTRATION_REFUSED;
 }
 
-/* Keeps what one request learns for all later ones. */
+/* Keeps a request's experience for all later ones. */
 static void registration_note(ladei_pinned_sources *sources, lade_status status) {
   ladei_pinned_registration *registration = &sources->registration;
   int unknown = REGISTRATION_UNKNOWN, next = status == LADE_OK ? REGISTRATION_WORKS : REGISTRATION_KEEPING;
@@ -160,8 +160,8 @@ static lade_status registration_check(ladei_pinned_sources *sources) {
   return status;
 }
 
-/* Registers what is not registered yet, chunk by chunk, and stops at the first refusal. Each chunk is waited for, where
- * the memory begins `offset` bytes after what is touched; NULL: no thread touches. */
+/* Registers the rest, chunk by chunk, and stops at the first refusal. Waits until `prefault` has touched each chunk
+ * (NULL: no thread touches); the memory begins `offset` bytes into its area. */
 static lade_status chunks_register(ladei_pinned_sources *sources, ladei_pinned_memory *memory, ladei_prefault *prefault,
                                    size_t offset) {
   size_t chunk;
@@ -238,7 +238,7 @@ static lade_status mapped_release(ladei_pinned_sources *sources, ladei_pinned_me
 typedef struct driver_memory {
   lade_status (*alloc)(ladei_pinned_sources *sources, int node, size_t bytes, void **out);
   lade_status (*free)(ladei_pinned_sources *sources, void *memory);
-  size_t own_bytes; /* what is less shares pages with others */
+  size_t own_bytes; /* smaller memory shares pages with others */
   lade_pinned_source source;
 } driver_memory;
 
@@ -372,7 +372,7 @@ static lade_status source_try(ladei_pinned_sources *sources, const source_entry 
  * Note [Nodes that are full]
  *   Memory that is bound to a NUMA node, strictly by us or by the policy of the process, does not come from elsewhere
  *   where the node has none left: the kernel calls its killer. So the node is asked first. Others may be faster between
- *   the question and the first touch; but a pool that grows to what a node has ends in an error.
+ *   the question and the first touch; but a pool that grows to a node's limit ends in an error.
  */
 static lade_status nodes_check(const ladei_pinned_sources *sources, int node, size_t bytes) {
   uint64_t free_bytes;

@@ -67,7 +67,7 @@ typedef struct ladei_pinned_sources {
 typedef struct ladei_pinned_memory {
   void *base; /* page aligned */
   size_t bytes;
-  void *mapped; /* what the source has to give back: the mapping around it, or the driver's own address */
+  void *mapped; /* for the source to give back: the mapping around it, or the driver's own address */
   size_t mapped_bytes;
   size_t registered_bytes; /* from the start of it; less than all only where giving back failed half way */
   lade_pinned_source source;
@@ -86,7 +86,7 @@ static inline bool ladei_pinned_source_is_in_chunks(const ladei_pinned_sources *
          memory->bytes > sources->register_chunk_bytes;
 }
 
-/* Of a described block, what one copy from `offset` of it may take. */
+/* Bytes of a described block that one copy from `offset` of it may take. */
 static inline uint64_t ladei_pinned_source_contiguous(const lade_pinned_info *info, uint64_t offset) {
   uint64_t rest = offset < info->bytes ? info->bytes - offset : 0; /* a segment may be given back meanwhile */
   uint64_t chunk = info->chunk_bytes == 0 ? rest : info->chunk_bytes - offset % info->chunk_bytes;
@@ -94,9 +94,9 @@ static inline uint64_t ladei_pinned_source_contiguous(const lade_pinned_info *in
 }
 
 /*
- * Pins `bytes`; sources that work in whole pages take so many. `node` is where the memory should lie, -1 anywhere;
- * `topology` may be NULL then. LADE_ERR_OUT_OF_PINNED_MEMORY, or what the last source that the runtime has answers;
- * LADE_ERR_UNSUPPORTED where it has none of them; nothing is held then. LADE_ERR_DEVICE_LOST ends the search at once.
+ * Pins `bytes`, in whole pages where a source works so. `node` is the memory's place, -1 anywhere; `topology` may be
+ * NULL then. LADE_ERR_OUT_OF_PINNED_MEMORY, or the error of the last source that the runtime has; LADE_ERR_UNSUPPORTED
+ * if it has none of them; nothing is held then. LADE_ERR_DEVICE_LOST ends the search at once.
  * Memory that may come from some NUMA nodes only is not asked for where they have too little of it.
  */
 lade_status ladei_pinned_memory_acquire(ladei_pinned_sources *sources, const ladei_topology *topology, int node,
@@ -128,10 +128,10 @@ lade_status ladei_pinned_region_allow(ladei_pinned_sources *sources, ladei_pinne
  * not part of the area. */
 lade_status ladei_pinned_region_acquire(ladei_pinned_sources *sources, ladei_pinned_region *region, size_t bytes,
                                         ladei_pinned_memory *out, ladei_pinned_source_cost *cost);
-/* Gives back what was not taken. */
+/* Gives back the rest that was not taken. */
 void ladei_pinned_region_close(ladei_pinned_region *region);
 
-/* Gives back what was registered to ask the driver; no other thread uses the sources. On failure it is still held. */
+/* Gives back memory registered to ask the driver; no other thread uses the sources. On failure it is still held. */
 lade_status ladei_pinned_registration_close(ladei_pinned_sources *sources);
 
 /* Gives it back. On failure it is still held, and pinned too as far as that can be: otherwise its source is pageable

@@ -161,7 +161,7 @@ static unsigned long table_distance(const ladei_topology *topology, hwloc_obj_t 
   return value;
 }
 
-/* How far a node is from another: by the machine's own table, else by how much of the tree they share. */
+/* How far a node is from another: by the machine's own table, or by how much of the tree they share. */
 static unsigned long distance(const ladei_topology *topology, hwloc_obj_t from, hwloc_obj_t to) {
   unsigned long value = table_distance(topology, from, to);
   if (value == 0) {

@@ -52,7 +52,7 @@ int ladei_topology_only_node(const ladei_topology *topology);
 /* Node of the PCI device "0000:41:00.0"; -1 where the machine has no such device or does not say its node. */
 int ladei_topology_node_of_pci(const ladei_topology *topology, const char *bus_id);
 
-/* The node to take memory from in place of `node`: itself where it has memory and is allowed, else the nearest such
+/* The node to take memory from in place of `node`: itself if it has memory and is allowed, otherwise the nearest such
  * one; -1 for a node that does not exist. */
 int ladei_topology_usable_node(const ladei_topology *topology, int node);
 
