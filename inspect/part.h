@@ -18,8 +18,8 @@ typedef struct ladei_inspect_part_ops {
   int (*device)(const void *object); /* its ordinal; -1: none */
   lade_runtime *(*runtime)(const void *object);
   /*
-   * Fills the part that was begun: counters, settings, and unless options say otherwise segments, blocks, events, and the
-   * fields of the part's row. Segments by address. Calls by others on the object go on.
+   * Fills the part that was begun: counters, settings, and unless options say otherwise segments, blocks, events, and
+   * the fields of the part's row. Segments by address. Calls by others on the object go on.
    */
   lade_status (*copy)(void *object, const ladei_inspect_wanted *wanted, lade_snapshot *snapshot);
   /* The counters alone, by name. */

@@ -62,8 +62,8 @@ lade_status ladei_inspect_create(lade_snapshot **out);
 /* Frees a snapshot made by symbols.h: it owns its texts, stacks and frames, all else is another's. NULL is allowed. */
 void ladei_inspect_named_destroy(lade_snapshot *named);
 
-/* A new row, zero; NULL, with the error recorded (LADE_ERR_OUT_OF_HOST_MEMORY, or LADE_ERR_LIMIT beyond 2^32 - 2 rows). Valid
- * until the next row of the table. */
+/* A new row, zero; NULL, with the error recorded (LADE_ERR_OUT_OF_HOST_MEMORY, or LADE_ERR_LIMIT beyond 2^32 - 2 rows).
+ * Valid until the next row of the table. */
 #define LADEI_INSPECT_ADD(table)                                                                                       \
   ((__typeof__((table)->rows))ladei_inspect_add((void **)&(table)->rows, &(table)->count, &(table)->room,              \
                                                 sizeof *(table)->rows))
@@ -89,7 +89,7 @@ lade_status ladei_inspect_bool(lade_snapshot *snapshot, const char *key, bool va
 lade_status ladei_inspect_real(lade_snapshot *snapshot, const char *key, double value);
 lade_status ladei_inspect_setting_text(lade_snapshot *snapshot, const char *key, const char *value);
 
-/* A new part: its rows are those added to the tables from now on, until the next part begins or ladei_inspect_finish(). */
+/* A new part: its rows are those added to the tables from now on, until the next part or ladei_inspect_finish(). */
 lade_status ladei_inspect_part_begin(lade_snapshot *snapshot, lade_part_kind kind, int device, const char *name);
 lade_snapshot_part *ladei_inspect_part(lade_snapshot *snapshot); /* the last one; NULL before the first */
 

@@ -2,7 +2,7 @@
 /*
  * Names of frames that are addresses alone, made on demand: at writing, or when a program asks.
  *
- *   snapshot --stacks, frames--> (module, address) --once--> frames with names --> `named`: texts, stacks, frames of its own
+ *   snapshot --stacks, frames--> (module, address) --once--> frames with names --> `named`: own texts, stacks, frames
  *
  * N1  A stack has one number before and after; its frames are those before, with inlined ones added.
  * N2  A module is asked if its build id is that of its file. One without is asked of an own snapshot alone: a path in a

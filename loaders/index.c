@@ -4,8 +4,8 @@
  *
  * I1  Every range lies within its file as large as that was when it was added.
  * I2  An addition that fails leaves the index as it was.
- * I3  At most files_most files are open, the first that were added. Others are opened when they are read, and must be the
- *     same then by device and inode.
+ * I3  At most files_most files are open, the first that were added. Others are opened when they are read, and must be
+ *     the same then by device and inode.
  * Locks: none. One thread builds an index; after that it is only read.
  */
 #include "loaders/index.h"

@@ -23,7 +23,7 @@
  *   are headers without "ustar" in them, and sizes in any notation: GNU tar and tarfile obey those, too.
  *
  * I1  The record in work has a range for each bit of `seen`.
- * I2  Each byte of the file is in a member, in its header or padding, or is zero. (Headers are as libarchive checks them.)
+ * I2  Each byte of the file is in a member, in its header or padding, or is zero. (libarchive checks headers.)
  * Locks: none.
  */
 #include <assert.h>

@@ -2,7 +2,7 @@
 /*
  * libarchive, opened at the first tar shard: it brings 36 MB of libraries, which programs without shards need not load.
  *
- * I1  Once opened it stays open, so a table stays good. A table is complete: a library that lacks a function is refused.
+ * I1  Once open it stays open, so a table stays good. A table is complete: a library lacking a function is refused.
  * Threads: any; each caller has a table of its own.
  */
 #ifndef LADE_LOADERS_LIBARCHIVE_H

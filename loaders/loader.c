@@ -14,8 +14,8 @@
  * unreadable records. WAITING lets the consumer's stream wait for the transfer. RETURNING records that stream, after
  * whose work the next transfer into the slot runs. These three are *busy*: a thread works on the slot without the lock.
  *
- * The next batch of a slot is read while the consumer's stream still works on the one before; only its copies wait, for an
- * event that the pipeline records on that stream when the batch comes back.
+ * The next batch of a slot is read while the consumer's stream still works on the one before; only its copies wait, for
+ * an event that the pipeline records on that stream when the batch comes back.
  *
  * Device memory comes from the allocator, on the stream that the options name, whose work so far a transfer into a new
  * block waits for; or on one of the loader's own, on which nothing ever runs. A slot keeps its block as long as its
@@ -28,8 +28,8 @@
  *     and count. So these three change only with the lock held.
  * I3  A slot that is EMPTY or PLANNED has no ticket, one that is STAGED or OUT has one.
  * I4  Slots go from state to state as slot_may_become says; slot_set alone changes them.
- * Locks: loader->lock guards states, numbers, cursor, next_number, counters and skips. No call of pipeline, allocator or
- * runtime is made under it. A child of fork() takes it never: a thread of the parent may have held it.
+ * Locks: loader->lock guards states, numbers, cursor, next_number, counters and skips. No call of pipeline, allocator
+ * or runtime is made under it. A child of fork() takes it never: a thread of the parent may have held it.
  */
 #include "loaders/loader.h"
 
@@ -315,7 +315,7 @@ static lade_status slot_take(lade_loader *loader, uint64_t timeout_ns, ladei_loa
   return status;
 }
 
-/* Lets the stream wait for the batch of a slot that is WAITING. A failed transfer makes it PLANNED, anything else STAGED. */
+/* Lets the stream wait for the batch of a WAITING slot. A failed transfer makes it PLANNED, other failures STAGED. */
 static lade_status slot_wait(lade_loader *loader, ladei_loader_slot *s, lade_stream stream, uint64_t timeout_ns) {
   lade_status status = timeout_ns == LADE_WAIT_FOREVER ? LADE_OK : lade_ticket_wait(s->ticket, timeout_ns);
   if (status == LADE_OK) status = lade_stream_wait_ticket(stream, s->ticket);
@@ -365,8 +365,8 @@ static void batch_leave_out(lade_loader *loader, ladei_loader_slot *s, const boo
   ladei_lock_release(&loader->lock);
 }
 
-/* Reads the records of a FILLING slot's batch one by one, and leaves out those that cannot be read. Ends at an error that is
- * not the records'. */
+/* Reads the records of a FILLING slot's batch one by one, and leaves out those that cannot be read. Ends at an error
+ * that is not the records'. */
 static lade_status batch_prune(lade_loader *loader, ladei_loader_slot *s, uint64_t *out_count) {
   bool *bad = calloc(s->batch.count, sizeof *bad);
   lade_status status = bad != NULL ? LADE_OK : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "loader: no memory");
@@ -423,7 +423,7 @@ static bool batch_retry(lade_loader *loader, skipping *so_far) {
 
 /* --- handing out, the call ---------------------------------------------------------------------------------------- */
 
-/* The next batch's slot, WAITING, its bytes on their way and the stream waiting for them; NULL: the last epoch is over. */
+/* The next batch's slot, WAITING, its bytes under way and the stream waiting for them; NULL: the last epoch is over. */
 static lade_status slot_make_ready(lade_loader *loader, lade_stream stream, uint64_t timeout_ns,
                                    ladei_loader_slot **out) {
   const uint64_t deadline_ns = deadline_after(now_ns(loader), timeout_ns);

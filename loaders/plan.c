@@ -12,7 +12,7 @@
  * I1  A batch has records of one epoch only.
  * I2  offsets ascend; every field of a record begins at a multiple of options.alignment.
  * I3  A batch plan with records is whole: tables, size and number are its own. Where no batch comes, it has no records.
- * I4  A gap is shorter than plan->zeros: an empty record's stride, or less than alignment, and up to 7 bytes at the tables.
+ * I4  A gap is shorter than plan->zeros: an empty record's stride, or below alignment, and up to 7 bytes at the tables.
  * Locks: none. A plan is constant; a cursor and a batch belong to the thread that plans.
  */
 #include "loaders/plan.h"
@@ -321,8 +321,8 @@ static bool rest_fits(const ladei_loader_plan *plan, ladei_loader_cursor *cursor
   return room <= plan->options.batch_bytes;
 }
 
-/* Whether the epoch has no further batch at the cursor: no records, or those that drop_last leaves out. With both limits
- * only the records themselves decide whether a batch is the epoch's last. */
+/* Whether the epoch has no further batch at the cursor: no records, or those that drop_last leaves out. With both
+ * limits only the records themselves decide whether a batch is the epoch's last. */
 static bool epoch_is_over(const ladei_loader_plan *plan, ladei_loader_cursor *cursor) {
   uint64_t left = plan->share - cursor->position;
   return left == 0 || (plan->options.drop_last && left < plan->options.batch_records && rest_fits(plan, cursor));

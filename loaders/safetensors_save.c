@@ -474,7 +474,7 @@ static lade_status one_begin(save *s) {
 /* Those before `end`. */
 static lade_status transfers_wait(save *s, size_t end) {
   lade_runtime *runtime = s->target_count > 0 ? s->targets[0].pipeline->runtime : NULL;
-  /* On virtual time a limit would hide that nothing can happen any more. Without a device there is nothing to wait for. */
+  /* On virtual time a limit would hide that nothing can happen any more. Without a device no wait is needed. */
   bool untold = s->options.progress == NULL || runtime == NULL || runtime->ops->step != NULL;
   uint64_t interval_ns = untold ? LADE_WAIT_FOREVER : progress_interval_ns;
   lade_status status = ladei_loader_ticket_list_wait(&s->tickets, s->waited, end, runtime, interval_ns);

@@ -67,8 +67,8 @@ bool ladei_loader_piece_adjoins(const lade_tensor_load *load, const ladei_loader
 /* The bytes of a tensor from `at` on, in their file. One that is not kept open must still be there, and the same. */
 lade_status ladei_loader_load_endpoint(const lade_tensor_load *load, size_t tensor, uint64_t at, lade_endpoint *out);
 
-/* Transfers of pieces with transfers of their own, of one target, in the order of the file. Make it all zero, except `target`
- * and `priority`. */
+/* Transfers of pieces with transfers of their own, of one target, in the order of the file. Make it all zero, except
+ * `target` and `priority`. */
 typedef struct ladei_loader_submission {
   uint32_t target;
   int32_t priority;

@@ -62,8 +62,8 @@ lade_status ladei_json_skip(ladei_json_parser *parser, const ladei_json_token *t
 lade_status ladei_json_refuse(const ladei_json_parser *parser, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* The text of a string or key without its escapes, into `room` of at least token->bytes; returns its bytes. Half of a pair
- * of surrogates becomes U+FFFD. */
+/* The text of a string or key without its escapes, into `room` of at least token->bytes; returns its bytes. Half of a
+ * pair of surrogates becomes U+FFFD. */
 size_t ladei_json_unescape(const ladei_json_token *token, char *room);
 
 /* An integer: false where it does not fit. */

@@ -8,8 +8,8 @@
  * P1  Only opcodes that PyTorch's web viewer reads: no FRAME either, which a reader may do without.
  * P2  A batch of APPENDS or SETITEMS has at most 1,000 items (the viewer passes them as arguments of a call).
  * P3  Integers are exact: from 2^63 on they take 9 bytes, of which viewers make big integers.
- * P4  The memo has the words (pickle_words.h), the pair (0, 0) and an empty list, then each text and each stack where it is
- *     first used. No event, block or segment is in it: viewers write into those.
+ * P4  The memo has the words (pickle_words.h), the pair (0, 0) and an empty list, then each text and each stack where
+ *     it is first used. No event, block or segment is in it: viewers write into those.
  */
 #include "inspect/formats/pickle.h"
 

@@ -6,7 +6,7 @@
 #include "base/output.h"
 #include "lade/inspect.h"
 
-/* LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_LIMIT for an ordinal of a device above 1,023. Failures of the output stay in it. */
+/* LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_LIMIT for a device's ordinal above 1,023. Failures of the output stay in it. */
 lade_status ladei_inspect_write_pickle(const lade_snapshot *snapshot, const lade_snapshot_write_options *options,
                                        ladei_output *output);
 

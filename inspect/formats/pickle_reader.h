@@ -5,7 +5,7 @@
  *
  *   {action: alloc, addr: 7, ...}  -->  row 12 of events      [e, e, e]  -->  events 12 to 14
  *
- * M1  Every value is of 16 bytes. Maps and lists are numbers of records, so that the memo may name one that still grows.
+ * M1  Every value is of 16 bytes. Maps and lists are numbers of records: the memo may name one that still grows.
  * M2  A map has a kind from its first items on, given by its keys; other maps are MAP, and keep their items.
  * M3  A list that was used as a stack does not grow any more.
  * M4  Memory of the machine itself stays below 2 x the file and 64 MiB, that of rows below 8 x the file and 64 MiB:

@@ -78,8 +78,8 @@ lade_status ladei_published_find(uint64_t process_id, uint32_t index, ladei_publ
  * counters that are refreshed by hand. */
 bool ladei_published_is_stale(uint32_t interval_ms, uint64_t refreshed_ns, uint64_t now_ns);
 
-/* The last number of the line "NSpid:" in the text of /proc/PID/status: the process's id as it knows it. `otherwise`: there is
- * no such line. */
+/* The last number of the line "NSpid:" in the text of /proc/PID/status: the process's id as it knows it. `otherwise`:
+ * there is no such line. */
 uint64_t ladei_published_own_id(const char *status_text, uint64_t otherwise);
 
 #endif /* LADE_INSPECT_LIVE_PUBLISHED_H */

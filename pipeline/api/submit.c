@@ -155,7 +155,7 @@ static unsigned fair_queue_of(uint64_t submitter) {
 }
 _Static_assert(LADEI_PIPE_FAIR_QUEUES == 32, "flow_of makes numbers of four bits for each half");
 
-/* Chunks of whole units. O_DIRECT's, if there are any, are as good; a first chunk that ends at one of its blocks is not. */
+/* Chunks of whole units. O_DIRECT's, if any, are as good; a first chunk that ends at one of its blocks is not. */
 static void checksum_fill(const lade_transfer *request, lade_ticket *ticket) {
   ladei_pipe_core_transfer *transfer = &ticket->transfer;
   ticket->checksum = request->checksum;

@@ -7,8 +7,8 @@
  *
  * I1  A ticket is freed when it is both finished and released, by whichever comes last.
  * I2  Calls on a finished ticket use neither runtime nor slots: it may have outlived its pipeline.
- * I3  A call that finds its transfer unfinished, under the lock, counts among pipeline->calls before it gives the lock up,
- *     until it needs nothing of the pipeline but lock and memory any more (Note [Calls in progress]).
+ * I3  A call that finds its transfer unfinished, under the lock, counts among pipeline->calls before it gives the lock
+ *     up, until it needs nothing of the pipeline but lock and memory any more (Note [Calls in progress]).
  * Locks: pipeline->lock guards the transfer and `released`. No driver call is made under it.
  *
  * Note [Calls in progress]

@@ -86,7 +86,7 @@ static unsigned copy_stream_load(const ladei_pipe_copy_stream *copy_stream) {
   return copy_stream->transfers > 0 || copy_stream->waits_for == 0 ? copy_stream->transfers : 1;
 }
 
-/* Where the copies of a transfer wait for the caller's stream: where others wait for the same one, else where fewest do. */
+/* The copy stream to wait for the caller's stream: the one that waits for it already, or that with fewest transfers. */
 static ladei_pipe_copy_stream *copy_stream_for(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
   const ladei_pipe_copy_stream *best = &ring->copy_streams[1];
   for (unsigned i = 1; i < LADEI_PIPE_COPY_STREAM_SHORT; i++) {
@@ -100,8 +100,9 @@ static ladei_pipe_copy_stream *copy_stream_for(const ladei_pipe_ring *ring, cons
 
 /*
  * Note [Joined copies]
- * A copy costs its engine 3 us besides its bytes, where the next one of the stream starts after its end; copies of one batched
- * call follow each other without that. On an H100, GB/s, by the length of a copy (benchmarks/results/h100/driver_calls_groups.json):
+ * A copy costs its engine 3 us besides its bytes, where the next one of the stream starts after its end; copies of one
+ * batched call follow each other without that. On an H100, GB/s, by the length of a copy
+ * (benchmarks/results/h100/driver_calls_groups.json):
  *
  *   an event each    1 MiB 47.9, 2 MiB 50.6, 3 MiB 52.5, 6.4 MiB 53.8
  *   four a batch           52.3,       53.8,       54.3,         54.7
@@ -214,11 +215,11 @@ static bool pick_copy(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
 
 /*
  * Note [Copies per event]
- * All blocks that an event covers come back when the last of their copies is over. So long copies get an event each: the
- * blocks come back one by one, which keeps readers busy with fewer of them, and an event costs less than a hundredth of
- * such a copy. Short ones share: a quarter of the blocks at most, so that the other three quarters keep both sides busy
- * until the end is found. A long copy is queued after short ones only when those have their event, so that their ends
- * do not wait for its own. If all of a copy stream's events are in use, copies gather until one is free.
+ * All blocks that an event covers come back when the last of their copies is over. So long copies get an event each:
+ * the blocks come back one by one, which keeps readers busy with fewer of them, and an event costs less than a
+ * hundredth of such a copy. Short ones share: a quarter of the blocks at most, so that the other three quarters keep
+ * both sides busy until the end is found. A long copy is queued after short ones only when those have their event, so
+ * that they do not wait for its end. If all of a copy stream's events are in use, copies gather until one is free.
  */
 enum { EVENT_PART = 4, EVENT_BYTES = 1 << 20 };
 

@@ -11,16 +11,16 @@
  *                        often; also if a block is awaited, at the cap of the pool
  *   nothing              sleep until work is signalled
  *
- * A READ or WRITE of a file that goes through the storage's engine is over for its thread once it is submitted; it comes
- * back from the engine to the reaper. A thread can be reaper and poller at once.
+ * A READ or WRITE of a file that goes through the storage's engine is over for its thread once it is submitted; it
+ * comes back from the engine to the reaper. A thread can be reaper and poller at once.
  *
  * Callbacks of the caller may take long, or never return. The first one starts a thread that only watches them. A call
  * that has not returned for 50 ms is stalled: the core hears of it, and when all threads are in calls, and some
  * stalled, another thread is started. So callbacks that hang hold up no other order.
  *
  * I1  At most one thread is the poller, and at most one the reaper. While there is none, and copies are under way that
- *     only POLL can end, or requests that only the reaper can fetch, at least one thread is awake, and passes the task on
- *     before it begins something that takes long.
+ *     only POLL can end, or requests that only the reaper can fetch, at least one thread is awake, and passes the task
+ *     on before it begins something that takes long.
  * I2  A thread that goes to sleep has seen the core without an order for it, under the lock.
  * I3  Whenever the lock is free, there is an order that is not taken, and a thread waits that could take it, then one
  *     is on the way: a thread that looks at the core next, under the lock, and that waits for nothing but the lock and
@@ -55,8 +55,8 @@ enum { SPIN_NS = 50000, SLEEP_LEAST_NS = 50000, SLEEP_MOST_NS = 1000000 };
  * A thread for each of many small orders would spend more on waking and on the lock than on them. So no thread is woken
  * while one of these is on the way:
  *   - a sleeper that was signalled and has not come back (`waking`).
- *   - a thread that waits awake, or asks for the end of copies by POLL (`looking`). The device driver answers that without
- *     waiting, and the thread looks again after it.
+ *   - a thread that waits awake, or asks for the end of copies by POLL (`looking`). The device driver answers that
+ *     without waiting, and the thread looks again after it.
  *   - the reaper that was woken (no longer `reaper_waits`), where no thread sleeps.
  *   - a caller between adding to the core and `kick`, and a thread that completes an order.
  * A thread that reads, writes, calls back or makes any other driver call may be kept for ever: it is not on the way,

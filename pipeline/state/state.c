@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of tickets and pipelines: a ticket is freed once it is finished and released; a pipeline's memory with its last
- * reference, which is its own until it is destroyed, or a ticket's.
+ * The end of tickets and pipelines: a ticket is freed once it is finished and released; a pipeline's memory with its
+ * last reference, which is its own until it is destroyed, or a ticket's.
  *
  * Locks: the pipeline's guards `references`.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cuFile, opened at run time: one binary serves machines with and without it, and its header is not needed. The types
- * below are those of its ABI (CUDA Toolkit, "cuFile API Reference Guide"), which has not changed since its first release.
+ * below are those of its ABI (CUDA Toolkit, "cuFile API Reference Guide"), unchanged since its first release.
  *
  * I1  The driver is the process's, and may be another library's too: it is opened unless it is open, and never
  *     closed. Neither is the library, whose threads may run on.

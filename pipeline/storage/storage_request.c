@@ -12,8 +12,8 @@
  *
  *   A page holds bytes of one way only: `align` is a page at least. So neither way overwrites the other's bytes.
  *
- * I1  Calls move the range's bytes in order, each once. A short read or write goes on where it stopped, with O_DIRECT at
- *     the beginning of that block; an interrupted call is repeated.
+ * I1  Calls move the range's bytes in order, each once. A short read or write goes on where it stopped, with O_DIRECT
+ *     at the beginning of that block; an interrupted call is repeated.
  * I2  A read that gets nothing has met the end of the file: LADE_ERR_TRUNCATED. One that gets nothing but neighbours is
  *     repeated through the page cache, to the byte.
  * I3  If O_DIRECT is refused for a call, the file goes on through the page cache, for good.

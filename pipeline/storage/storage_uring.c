@@ -6,8 +6,8 @@
  *                ^                                                                            |
  *                +---- the rest of a short read, interrupted requests ------------------------+
  *
- * The submission side of the ring belongs to the *submitter*: the thread that found no other submitter when it queued
- * a request. It goes on until the queue is empty, so others only add to the queue, and no lock is held in a system call.
+ * The submission side of the ring belongs to the *submitter*: the thread that found no other submitter when it queued a
+ * request. It goes on until the queue is empty, so others only add to the queue, and no lock is held in a system call.
  * The completion side belongs to the *reaper*, the one thread in reap.
  *
  * Note [Page cache]

@@ -180,7 +180,7 @@ static bool load_wait(const stage *s, lade_tensor_load *load, outcome *o, double
   return status == LADE_OK || stage_failed(s, o->path);
 }
 
-/* The file whose tensors are compared now. Opened again: the comparison must not depend on the loading's descriptors. */
+/* The file whose tensors are compared now. Opened again, to be independent of the loading's descriptors. */
 typedef struct verified_file {
   uint64_t number;
   int fd; /* -1: none */

@@ -66,7 +66,7 @@ const char *survey_source_name(int source);
 void survey_write_text(FILE *out, const survey *s);
 bool survey_write_json(FILE *out, const survey *s);
 
-/* A size for people, at most nine characters: "512 B", "64.0 MiB"; "no limit" for LADEI_PINNED_NO_LIMIT. Returns `out`. */
+/* A size for people, at most nine characters: "512 B", "64.0 MiB"; LADEI_PINNED_NO_LIMIT: "no limit". Returns `out`. */
 enum { SURVEY_SIZE_BYTES = 16 };
 const char *survey_size_text(uint64_t bytes, char out[SURVEY_SIZE_BYTES]);
 
