@@ -20,7 +20,7 @@ typedef struct ladei_loader_part {
   size_t first,
       count;     /* pieces, by their place in the order: one that is scattered, or those of them that are broadcast */
   bool scatters; /* rows [begin, end) of the piece; or the memory from byte `begin` of the first piece on, ... */
-  uint64_t begin, end; /* ... to byte `end` of the last one: of one that is cut; else all of them */
+  uint64_t begin, end; /* ... to byte `end` of the last one: of one that is cut; otherwise all of them */
   uint64_t bytes;      /* to read */
   uint32_t root;
 } ladei_loader_part;

@@ -288,7 +288,7 @@ static __attribute__((noinline)) lade_status alloc_any(lade_pinned_pool *pool, s
   return LADE_OK;
 }
 
-/* Note [Fast path], and nothing else. False: another way is to be tried. */
+/* Note [Fast path] alone. False: another way is to be tried. */
 static inline __attribute__((always_inline)) bool alloc_ready(lade_pinned_pool *pool, size_t bytes, void **out) {
   const ladei_pinned_block *block = alloc_fast(pool, atomic_load_explicit(&pool->fast.id, memory_order_relaxed), bytes);
   if (block == NULL) return false;

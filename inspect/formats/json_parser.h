@@ -55,7 +55,7 @@ void ladei_json_parser_init(ladei_json_parser *parser, const void *data, size_t 
 /* LADE_ERR_INVALID_ARGUMENT; LADE_ERR_TRUNCATED where the text ends too early. */
 lade_status ladei_json_next(ladei_json_parser *parser, ladei_json_token *out);
 
-/* Passes by the rest of what the token opens; nothing for another. */
+/* Passes by the rest of the object or array that the token opens; nothing for another token. */
 lade_status ladei_json_skip(ladei_json_parser *parser, const ladei_json_token *token);
 
 /* Refuses the text at the last token. */

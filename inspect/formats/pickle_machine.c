@@ -247,7 +247,7 @@ static lade_status dict_around(ladei_pickle_reader *reader, size_t first) {
   return container_around(reader, first, dict_new, set_from);
 }
 
-/* A pair of integers, such as a pool's id; another tuple is as good as a list. */
+/* A pair of integers, for example a pool's id; another tuple is as good as a list. */
 static lade_status tuple_around(ladei_pickle_reader *reader, size_t first) {
   const ladei_pickle_value *items = reader->stack.rows + first;
   if (reader->stack.count - first != 2 || items[0].tag != LADEI_PICKLE_INT || items[1].tag != LADEI_PICKLE_INT)

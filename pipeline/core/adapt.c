@@ -216,7 +216,7 @@ static bool window_judge(ladei_pipe_window *window, uint64_t rate) {
   return window->size != before;
 }
 
-/* So many ends in a row told nothing about the doubling that is tried. */
+/* Whether too many ends in a row told nothing about the doubling under trial. */
 static bool window_is_unused(const ladei_pipe_window *window) {
   return window->trying && window->short_of >= window->rounds * window->size;
 }

@@ -81,7 +81,7 @@ ladei_pipe_copy_stream *ladei_pipe_copy_stream_of(ladei_pipe_ring *ring, const l
   return &ring->copy_streams[passes ? LADEI_PIPE_COPY_STREAM_SHORT : 0];
 }
 
-/* How many wait there; one, too, for what is gone, failed or cancelled, and whose stream may still be waited for. */
+/* Transfers that wait there; 1 if they are gone, failed or cancelled, and it may still wait for their stream. */
 static unsigned copy_stream_load(const ladei_pipe_copy_stream *copy_stream) {
   return copy_stream->transfers > 0 || copy_stream->waits_for == 0 ? copy_stream->transfers : 1;
 }

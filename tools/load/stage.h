@@ -35,7 +35,7 @@ bool stage_open(stage *s, const char *command, const char *runtime, const char *
 /* False with a message if anything is left. */
 bool stage_close(stage *s);
 
-/* Prints what failed, and lade_last_error(), on standard error. Always false. */
+/* Prints `what`, which failed, and lade_last_error(), on standard error. Always false. */
 bool stage_failed(const stage *s, const char *what);
 
 /* Seconds by the runtime's clock: virtual ones on "sim". */
