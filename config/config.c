@@ -114,8 +114,8 @@ const char *ladei_config_variable(ladei_settings_skips *skips) {
   return settings_from_env(&own, &v, skips) == LADE_OK && v != NULL ? v->name : NULL;
 }
 
-/* What the settings say comes first. What a launcher says in a doubtful way is no error of the program, which may not even know
- * that it is there: the log names it. */
+/* Settings come first. An unclear value of a launcher is no error of the program, which may not know of the launcher:
+ * the log names it. */
 static void ranks_from_env(ladei_config *own) {
   ladei_local_ranks ranks;
   lade_error saved;

@@ -20,8 +20,8 @@
 #include "history/modules.h"
 #include "lade/stacks.h"
 
-/* What lade_stacks_use() puts into options of a history. The caller owns one reference to what a capture gives; NULL: there
- * is no room. The stack begins with the frame of the caller. No lock held. */
+/* The functions that lade_stacks_use() puts into options of a history. The caller owns one reference to the result of a
+ * capture; NULL: there is no room. The stack begins with the frame of the caller. No lock held. */
 void *ladei_stacks_capture(void *stacks);
 void ladei_stacks_release(void *stacks, void *stack);
 lade_status ladei_stacks_describe(void *stacks, const void *stack, lade_stack_frame_visit visit, void *visitor);
