@@ -80,11 +80,12 @@ LADE_API lade_status lade_config_parse(const char *text, lade_config *config);
  * LADE_BUDGET=off, on, or KEY:VALUE[,KEY:VALUE...] with the keys name, mb, share and part_mb: the settings pinned_budget and
  * pinned_budget_KEY, in place of those above.
  *
- * What launchers say of the processes of the job on this machine means pinned_local_ranks, where settings and options do not say it: torchrun's
- * LOCAL_WORLD_SIZE, DeepSpeed's LOCAL_SIZE, Open MPI's OMPI_COMM_WORLD_LOCAL_SIZE, MPICH's MPI_LOCALNRANKS, PALS' PMI_LOCAL_SIZE,
- * Slurm's SLURM_STEP_TASKS_PER_NODE, else SLURM_NTASKS_PER_NODE, PMI_SIZE of MPICH's gforker, each with the process's rank on the
- * machine beside it. The first of them counts. A value that makes no sense, or LOCAL_RANK without a count (Lightning), is no
- * error: the process is taken for the only one, and the log says so at LADE_LOG_WARN.
+ * If neither settings nor options give pinned_local_ranks, it comes from a launcher's count of the job's processes on
+ * this machine: torchrun's LOCAL_WORLD_SIZE, DeepSpeed's LOCAL_SIZE, Open MPI's OMPI_COMM_WORLD_LOCAL_SIZE, MPICH's
+ * MPI_LOCALNRANKS, PALS' PMI_LOCAL_SIZE, Slurm's SLURM_STEP_TASKS_PER_NODE, else SLURM_NTASKS_PER_NODE, PMI_SIZE of
+ * MPICH's gforker, each with the process's rank on the machine beside it. The first of them counts. A value that makes
+ * no sense, or LOCAL_RANK without a count (Lightning), is no error: the process is taken for the only one, and the log
+ * says so at LADE_LOG_WARN.
  *
  * LADE_LOG=error|warn|info|debug[:FILE] begins the log (lade/log.h), on standard error or at the end of FILE; `off` does not.
  * The first call of the process that finds it set does that, unless the program has set a callback of its own.

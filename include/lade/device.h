@@ -26,19 +26,19 @@ extern "C" {
 /** A cache of one device's memory. */
 typedef struct lade_device_allocator lade_device_allocator;
 
-/** Who provides the memory; see "Backends" below. */
+/** Where the memory comes from; see "Backends" below. */
 typedef enum lade_device_backend {
   LADE_DEVICE_NATIVE = 0,           /**< lade's own cache. */
   LADE_DEVICE_CUDA_MALLOC_ASYNC = 1 /**< The driver's stream-ordered allocator. */
 } lade_device_backend;
 
-/** Flags of lade_device_options; of the native backend alone, but for LADE_DEVICE_STREAMS_ARE_RETIRED. */
+/** Flags of lade_device_options. All except LADE_DEVICE_STREAMS_ARE_RETIRED are of the native backend alone. */
 typedef enum lade_device_flag {
   LADE_DEVICE_UNCACHED =
       1 << 0, /**< lade_device_alloc() asks the driver each time, and lade_device_free() waits for the
                                      device, which breaks captures on it, and gives back at once: for tools that look
-                                     for wrong accesses. Nothing is counted or limited. A stream need not be recorded,
-                                     but for those of other devices: the free waits for their device, too. */
+                                     for wrong accesses. Nothing is counted or limited. Only streams of other
+                                     devices need be recorded: the free waits for their device, too. */
   LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS = 1 << 1, /**< With expandable_segments: new segments of private pools, too, are
                                                       expandable. Checkpoints then store their mapped runs. */
   LADE_DEVICE_EXPANDABLE_IPC = 1 << 2, /**< Memory mapped into expandable segments from now on can be given to other
@@ -223,10 +223,10 @@ LADE_API lade_status lade_device_allocator_destroy(lade_device_allocator *alloca
 LADE_API lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out);
 
 /**
- * The same, where a fitting block is cached: asks the driver for nothing but who the stream is.
+ * The same if a fitting block is cached. It asks the driver only about the stream.
  *
- * For threads that hold a lock which others need to go on, such as Python's: they let go of it for lade_device_alloc() alone, where
- * this one has no block.
+ * For threads that hold a lock which others need to go on, such as Python's: they release it only for
+ * lade_device_alloc(), if this call finds no block.
  *
  * Threads: any. Waits: never. Stream order: as lade_device_alloc().
  * Errors: LADE_NOT_READY, which leaves lade_last_error() as it was: call lade_device_alloc(), which says what is wrong if
@@ -291,9 +291,9 @@ LADE_API lade_status lade_device_empty_cache(lade_device_allocator *allocator);
 /**
  * Retire a stream that is about to be destroyed: after this call the allocator makes no driver call on it.
  *
- * Where the stream has memory here, an event is recorded on it, by which lade knows later that the work queued until this
- * call is over. What other threads queue on it meanwhile, on memory that they allocate or have, need not be covered: as
- * before a destruction, no other thread works on the stream.
+ * If the stream has memory here, an event is recorded on it, so that lade knows later when the work queued until this
+ * call is over. The event need not cover work that other threads queue meanwhile, on memory that they allocate or have:
+ * as before a destruction, no other thread may work on the stream.
  *
  * Without this call the allocator names the stream whenever it gives the stream's memory back, lade_device_allocator_destroy()
  * included: a driver need not notice that a handle is stale, and may crash. Where it does notice, that memory can go back only by
@@ -345,7 +345,7 @@ LADE_API lade_status lade_device_stats_each(const lade_device_stats *stats, lade
 LADE_API lade_status lade_device_stats_find(const lade_device_stats *stats, const char *key, int64_t *out);
 
 /**
- * Write the statistics as a table for people: that of PyTorch's torch.cuda.memory_summary(), but for the title.
+ * Write the statistics as a table for people: that of PyTorch's torch.cuda.memory_summary(), except for the title.
  *
  * 47 lines of 77 columns, 29 with LADE_SUMMARY_ABBREVIATED, which leaves out the rows of the pools. Allocates nothing, so that an
  * out-of-memory observer may call it, with a buffer of LADE_SUMMARY_BYTES on its stack.
@@ -417,8 +417,8 @@ LADE_API lade_status lade_device_settings_write(lade_device_allocator *allocator
 /**
  * Change the settings that decide sizes and splits, for calls from now on.
  *
- * What is handed out and cached stays as it is. With expandable_segments turned off, cached memory of expandable segments
- * serves no request any more, until it is turned on again or the cache is given back.
+ * Blocks that are handed out or cached stay as they are. With expandable_segments turned off, cached memory of
+ * expandable segments serves no request until it is turned on again or the cache is given back.
  *
  * @param options  Borrowed for the call. All is taken but event_batch, backend, LADE_DEVICE_UNCACHED and
  *                 LADE_DEVICE_THREAD_CACHES, which are as at the creation; memory_fraction where it is not 0. NULL:
@@ -461,11 +461,12 @@ LADE_API const char *lade_device_backend_name(const lade_device_allocator *alloc
  * Callbacks of a pluggable backend. They are called in the thread of the call that needs them, with no lock held, and
  * may call lade. Fields are appended only.
  *
- * A request that finds no memory beside calls of other threads tries once more while those wait. So a callback must not
- * wait for a thread that is in a call of the same allocator, nor for a lock that the program holds over such a call. A
- * callback that calls the allocator it serves, in its own thread, does not wait: such a nested request may be refused
- * for memory that another thread is just giving back; within `free`, lade_device_empty_cache() gives back what it finds
- * done behind all work on the device, and lade_device_stream_retire() is LADE_ERR_BUSY.
+ * If a request finds no memory during calls of other threads, it tries once more while those wait. So a callback must
+ * not wait for a thread that is in a call of the same allocator, nor for a lock that the program holds over such a
+ * call. A callback that calls the allocator it serves, in its own thread, does not wait: such a nested request may be
+ * refused for memory that another thread is just giving back. Within `free`, lade_device_empty_cache() waits for all
+ * work on the device and gives back the memory that it then finds done, and lade_device_stream_retire() is
+ * LADE_ERR_BUSY.
  */
 typedef struct lade_device_plugin {
   size_t struct_size;
@@ -502,7 +503,7 @@ LADE_INLINE void lade_device_plugin_init(lade_device_plugin *plugin) {
  * Create an allocator whose memory comes from callbacks.
  *
  * @param options  As lade_device_allocator_create(); max_bytes, memory_fraction and event_batch are taken.
- * @param plugin   Copied. What its callbacks need must live until the allocator is destroyed.
+ * @param plugin   Copied. Everything that its callbacks need must live until the allocator is destroyed.
  *
  * Threads: any. Waits: never. Errors: as lade_device_allocator_create(); LADE_ERR_INVALID_ARGUMENT where callbacks are
  * missing.
@@ -531,8 +532,8 @@ LADE_API lade_status lade_device_allocator_create_plugged(lade_runtime *runtime,
 LADE_API lade_status lade_device_plugin_load(const char *path, const char *alloc_symbol, const char *free_symbol,
                                              lade_device_plugin *out);
 
-/** Let go of the library behind a plug-in from lade_device_plugin_load(), once no allocator and no pool has it any more; another
- * plug-in, or NULL: nothing. Threads: any, one at a time for a plug-in. */
+/** Close the library of a plug-in from lade_device_plugin_load(). Call this once no allocator and no pool has the
+ * plug-in any more. Another plug-in, or NULL: nothing. Threads: any, one at a time for a plug-in. */
 LADE_API void lade_device_plugin_unload(lade_device_plugin *plugin);
 
 /* ---- Providers -----------------------------------------------------------------------------------------------------
@@ -556,7 +557,7 @@ LADE_API void lade_device_plugin_unload(lade_device_plugin *plugin);
 /**
  * Let a provider give the segments of an allocator: of the default pools, and of pools without one of their own.
  *
- * @param provider  Copied. What its callbacks need must live until the allocator is destroyed.
+ * @param provider  Copied. Everything that its callbacks need must live until the allocator is destroyed.
  *
  * Before the allocator's first use only, and it cannot be undone; another call before the first use replaces it. Segments are
  * plain ones then, also with options.expandable_segments.
@@ -572,11 +573,12 @@ LADE_API lade_status lade_device_provider_set(lade_device_allocator *allocator, 
 /**
  * Turn caching off or on again, for a phase of the program or a tool that looks for wrong accesses.
  *
- * While it is off, each request that the default pools would serve gets memory of its own from the driver (or provider), of
- * its size rounded up to 512 bytes, and its free gives that back at once: after the work queued on its stream, which is waited
- * for, and once other streams that were recorded are done. What is cached stays so until it is given back; blocks handed out
- * before go to the cache at their free, those from the driver back to it, whatever the switch says then. Captures and scopes
- * keep their pools. All is counted, limited and in history and snapshots as ever; LADE_DEVICE_UNCACHED does none of that.
+ * While it is off, each request that the default pools would serve gets memory of its own from the driver (or
+ * provider), of its size rounded up to 512 bytes. Its free waits for the work queued on its stream and gives the memory
+ * back; if other recorded streams are not done, once they are. Cached memory stays cached until it is given back.
+ * Blocks handed out before go to the cache at their free, and those from the driver back to it, whatever the switch
+ * says then. Captures and scopes keep their pools. All is counted, limited and in history and snapshots as ever;
+ * LADE_DEVICE_UNCACHED does none of that.
  *
  * Threads: any; calls under way finish as they began. Waits: never. Errors: LADE_ERR_UNSUPPORTED where the backend is not
  * native, or with LADE_DEVICE_UNCACHED; LADE_ERR_INVALID_ARGUMENT; LADE_ERR_FORKED.
@@ -587,11 +589,12 @@ LADE_API lade_status lade_device_set_caching(lade_device_allocator *allocator, b
  * Hold the driver's frees: from the return of this call until as many lade_device_frees_resume() no memory of the allocator goes
  * back to the driver or a provider, so that none interleaves with calls that cannot bear it (collective communication).
  *
- * What would have gone back stays cached, serves requests, and goes at the resume where it is still free. A request that
- * would need memory to go back for it fails with LADE_ERR_OUT_OF_DEVICE_MEMORY (LADE_ERR_LIMIT), the text naming the hold: it
- * does not wait, as the thread that holds may be waiting for it. lade_device_pool_trim() and the allocator's end answer
- * LADE_ERR_BUSY. A hold is a count and belongs to no thread: one whose thread has exited is resumed by another. (Memory that a
- * request just got from the driver and cannot keep, for lack of host memory, goes back even so.)
+ * Memory that would have gone back stays cached, serves requests, and goes at the resume if it is still free. A request
+ * that cannot be served unless memory goes back fails with LADE_ERR_OUT_OF_DEVICE_MEMORY (LADE_ERR_LIMIT), and the text
+ * names the hold: it does not wait, as the thread that holds may be waiting for it. lade_device_pool_trim() and the
+ * allocator's end answer LADE_ERR_BUSY. A hold is a count and belongs to no thread: if its thread has exited, another
+ * one resumes it. (Memory that a request just got from the driver and cannot keep, for lack of host memory, goes back
+ * even so.)
  *
  * Threads: any. Waits: for memory that is on its way back. Errors: LADE_ERR_BUSY inside a provider's callback, which may be
  * what is waited for; LADE_ERR_UNSUPPORTED where the backend is not native, or with LADE_DEVICE_UNCACHED;
@@ -670,7 +673,7 @@ LADE_INLINE void lade_device_usage_init(lade_device_usage *usage) {
  */
 LADE_API lade_status lade_device_usage_get(lade_device_allocator *allocator, lade_device_usage *usage);
 
-/** What an address is. Fields are appended only. */
+/** Information about an address. Fields are appended only. */
 typedef struct lade_device_block_info {
   size_t struct_size;
   uint64_t address; /**< Start of the block. */
@@ -747,7 +750,7 @@ LADE_API lade_status lade_device_copy_async(lade_device_allocator *destination_a
 
 /* ---- Sharing with other processes -------------------------------------------------------------------------------- */
 
-/** What one process sends another to share a driver allocation. */
+/** The handle that one process sends another to share a driver allocation. */
 typedef struct lade_device_ipc_handle {
   unsigned char bytes[64];
 } lade_device_ipc_handle;
@@ -862,7 +865,7 @@ LADE_API lade_status lade_device_shared_close(lade_device_allocator *allocator, 
  */
 typedef lade_status (*lade_device_reclaimer)(void *user);
 
-/** What an observer gets. Fields are appended only. */
+/** Information for an observer. Fields are appended only. */
 typedef struct lade_device_oom {
   size_t struct_size;
   int32_t device;
@@ -914,10 +917,10 @@ LADE_API lade_status lade_device_oom_observer_remove(lade_device_allocator *allo
  * Of several routes that take a request, scopes and captures (below) alike, the one begun last leads it: scopes nest. Where
  * that is a capture, captures decide among themselves as lade_device_pool_begin() says. The rules of captures hold for
  * captures alone: beside scopes events are asked, frees complete, and the cache goes back as ever. A pool made here may also be
- * captured into, and a pool of captures may have scopes. A request on a stream that captures, which a scope would lead to a
- * pool that is not captured into, is LADE_ERR_CAPTURE, and breaks no capture: the graph would keep addresses that the pool
- * hands out again. lade_device_pool_begin() makes the capture known; where the streams of the capture are not known before, it may
- * name any one that nobody allocates on, and scopes lead.
+ * captured into, and a pool of captures may have scopes. A request on a stream that captures, which a scope would lead
+ * to a pool that is not captured into, is LADE_ERR_CAPTURE, and breaks no capture: the graph would keep addresses that
+ * the pool hands out again. lade_device_pool_begin() makes the capture known. If the streams of the capture are not
+ * known before, it may name any stream on which no thread allocates, and scopes lead.
  *
  * A pool lives as long as it has uses: one from its creation, one for each lade_device_pool_retain(), open scope and capture.
  * lade_device_pool_release() takes one back. At 0 it is released: nothing can be routed to it any more, blocks handed out
@@ -1004,7 +1007,7 @@ LADE_API lade_status lade_device_scope_begin_streams(lade_device_allocator *allo
  */
 LADE_API lade_status lade_device_scope_end(lade_device_allocator *allocator, uint64_t scope);
 
-/** What a pool is and holds. Fields are appended only. */
+/** State and contents of a pool. Fields are appended only. */
 typedef struct lade_device_pool_info {
   size_t struct_size;
   uint64_t use_count;   /**< 0: released. */
@@ -1101,11 +1104,11 @@ LADE_INLINE void lade_device_suspend_options_init(lade_device_suspend_options *o
  * of its graphs by other means among it, from this call on until the resume has returned.
  *
  * @param options    Borrowed for the call; NULL for defaults.
- * @param out_bytes  [out] What went back: less than was reserved where the driver refused some, which stays the pool's. Untouched on error;
- *                   NULL: not wanted.
+ * @param out_bytes  [out] Bytes given back: fewer than were reserved if the driver refused some; those stay the pool's.
+ *                   Untouched on error; NULL: not wanted.
  *
- * Threads: any; other pools go on meanwhile. Waits: for all work on the device, and the copy. Stream order: behind all of it;
- * work of other devices' streams on memory that is handed out is over before the call.
+ * Threads: any; other pools go on meanwhile. Waits: for all work on the device, and the copy. Stream order: after all
+ * of it; work of other devices' streams on memory that is handed out must be over before the call.
  * Errors, with the pool as it was: LADE_ERR_UNSUPPORTED where the pool has plain segments (wanted: expandable_segments and
  * LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS), or memory that other processes may have open; LADE_ERR_CAPTURE during a capture that the
  * allocator knows of; LADE_ERR_BUSY while graphs or captures use a freed block of it, while a call launches a graph of it or runs a tree
@@ -1263,7 +1266,7 @@ LADE_API lade_status lade_device_checkpoint_get(lade_device_allocator *allocator
 /** Forget a stored layout. NULL does nothing. Threads: any; independent of the allocator's life. */
 LADE_API void lade_device_checkpoint_destroy(lade_device_checkpoint *checkpoint);
 
-/** What lade_device_checkpoint_set() changed. */
+/** Changes made by lade_device_checkpoint_set(). */
 typedef struct lade_device_restored {
   void **freed; /**< Blocks that were handed out from the pool before, by address; also those created again. */
   size_t freed_count;
@@ -1280,7 +1283,7 @@ typedef struct lade_device_restored {
  *
  * @param out  [out] Caller owns it until lade_device_restored_destroy(). Untouched on error.
  *
- * Threads: any. Waits: never. Stream order: left to the caller, who knows what the graphs did.
+ * Threads: any. Waits: never. Stream order: left to the caller, as lade does not know what the graphs did.
  * Errors, nothing changed: LADE_ERR_INVALID_ARGUMENT for a pool unknown or released, or memory of a block handed out then that
  * is gone; LADE_ERR_BUSY when other streams use a block in those segments, while another thread frees a block of the pool
  * (LADE_DEVICE_THREAD_CACHES), and for the pool of a graph tree; LADE_ERR_CAPTURE as lade_device_checkpoint_get();
@@ -1366,7 +1369,7 @@ LADE_API lade_status lade_device_history_take(lade_device_allocator *allocator, 
  */
 LADE_API lade_status lade_device_annotate(lade_device_allocator *allocator, const void *pointer, const char *text);
 
-/** What a tracker gets besides the event: values just after it, for profilers. Fields are appended only. */
+/** Values that a tracker gets with the event, as of just after it, for profilers. Fields are appended only. */
 typedef struct lade_device_event_totals {
   size_t struct_size;
   uint64_t block_bytes;     /**< Of the block or segment; 0 for other events. */
@@ -1389,7 +1392,7 @@ LADE_API lade_status lade_device_tracker_remove(lade_device_allocator *allocator
 
 /* ---- Snapshots --------------------------------------------------------------------------------------------------- */
 
-/** What a block of a snapshot is. */
+/** State of a block of a snapshot. */
 typedef enum lade_device_block_state {
   LADE_DEVICE_BLOCK_INACTIVE = 0,     /**< Cached. */
   LADE_DEVICE_BLOCK_ALLOCATED = 1,    /**< Handed out. */

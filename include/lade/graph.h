@@ -40,12 +40,13 @@
  *                   EXECUTION --no match, may not end: restore--> RECORDING, cold: WARMUP
  *   WARMUP --any--> WARMUP      RECORDING --warm--> RECORDING, --cold--> WARMUP
  *
- * Rules of all functions of trees: any thread may call them; a second run waits for the first one, and from within a body, or a
- * callback of the tree, a run and what changes the tree is LADE_ERR_BUSY, and so is a run of any other tree from within a body or
- * callback of a run: a recording would not have it. Other calls for another tree may be made from a body or callback, but wait for no
- * thread there: they are LADE_ERR_BUSY while another one is in a call of that tree, as both could wait for each other. No call waits
- * for the device or for work of the host, but where it says so. Runs are ordered on the device one behind the other, whatever streams they are made on. A failed call
- * changes nothing, but where lade_graph_tree_run() says so.
+ * Rules of all functions of trees. Any thread may call them; a second run waits for the first one. From within a body,
+ * or a callback of the tree, a run and every call that changes the tree is LADE_ERR_BUSY. So is a run of any other tree
+ * from within a body or callback of a run: a recording would not contain it. Other calls for another tree may be made
+ * from a body or callback, but wait for no thread there: they are LADE_ERR_BUSY while another thread is in a call of
+ * that tree, as both could wait for each other. No call waits for the device or for work of the host, except where
+ * stated. Runs are ordered on the device one after the other, whatever streams they are made on. A failed call changes
+ * nothing, except where lade_graph_tree_run() says so.
  */
 #ifndef LADE_GRAPH_H
 #define LADE_GRAPH_H
@@ -58,7 +59,7 @@ extern "C" {
 
 /** Recordings that share a pool. */
 typedef struct lade_graph_tree lade_graph_tree;
-/** What is called through a tree. */
+/** A function that is called through a tree. */
 typedef struct lade_graph_function lade_graph_function;
 /** One call of a body; valid until the body returns, in its thread. */
 typedef struct lade_graph_context lade_graph_context;
@@ -77,7 +78,7 @@ typedef struct lade_graph_buffer {
   uint32_t generation;
 } lade_graph_buffer;
 
-/** What a value is. */
+/** Kind of a value. */
 typedef enum lade_graph_value_kind {
   LADE_GRAPH_MEMORY = 0, /**< Memory of the program's: address and bytes. */
   LADE_GRAPH_BUFFER = 1, /**< A buffer; of an input: lent for the call. */
@@ -100,7 +101,7 @@ typedef struct lade_graph_value {
 
 /* ---- Trees ------------------------------------------------------------------------------------------------------- */
 
-/** What a body is called for. */
+/** Purpose of a call of a body. */
 typedef enum lade_graph_stage {
   LADE_GRAPH_STAGE_WARMUP = 0, /**< The work runs at once, in the tree's pool: caches are filled, libraries load. */
   LADE_GRAPH_STAGE_RECORD = 1, /**< The work is captured. */
@@ -132,12 +133,12 @@ typedef struct lade_graph_tree_options {
                  blocks handed out, no scope and no capture. As long as the tree lives, calls that begin a scope or a capture
                  into its pool, trim it or set a checkpoint of it are LADE_ERR_BUSY. */
   lade_device_allocator
-      *outside;       /**< For memory outside the pool: of eager runs, and copies of what a path leaves behind.
+      *outside;       /**< For memory outside the pool: of eager runs, and copies of inputs from a path that ended.
                                        Of the same device; borrowed, outlives the tree. NULL: the tree's allocator. */
   uint64_t warmups;   /**< Of each function and key before it is recorded. 0: 1. LADE_GRAPH_NONE: none. */
   uint64_t max_nodes; /**< Recordings kept. At the limit the one longest unused goes that none follows. 0: no limit. */
   uint64_t
-      max_rerecords; /**< Recordings of a function and key behind one node for inputs that moved: where it is reached, such
+      max_rerecords; /**< Recordings of a function and key after one node for inputs that moved: at this number, such
                                calls run eagerly. 0: 128. LADE_GRAPH_NONE: none. */
   uint64_t
       max_driver_bytes; /**< Device memory that the driver took for all graphs together, as measured when they were made.
@@ -248,7 +249,7 @@ LADE_API lade_status lade_graph_tree_function_remove(lade_graph_tree *tree, lade
 
 /* ---- Within a body ----------------------------------------------------------------------------------------------- */
 
-/** What the body is called for. */
+/** The purpose of this call of the body. */
 LADE_API lade_graph_stage lade_graph_context_stage(const lade_graph_context *context);
 /** The stream that the work goes to. Streams that are forked from it are joined to it again before the body returns. */
 LADE_API lade_stream lade_graph_context_stream(const lade_graph_context *context);
@@ -273,10 +274,10 @@ LADE_API lade_status lade_graph_input_get(const lade_graph_context *context, siz
 LADE_API lade_status lade_graph_input_drop(lade_graph_context *context, size_t index);
 
 /**
- * Allocate memory: of the pool, in eager runs outside of it. What is neither freed nor an output when the body returns is freed then.
- * lade_device_alloc() on the body's stream is the same in warm-ups and recordings, but that what is left over of it is an error. In
- * eager runs its memory is the program's as ever, also as an output (LADE_GRAPH_OUTPUT_OUTSIDE): a body that may run eagerly names
- * memory of this call.
+ * Allocate memory: from the pool, in eager runs outside of it. Memory that is neither freed nor an output when the body
+ * returns is freed then. In warm-ups and recordings lade_device_alloc() on the body's stream does the same, except that
+ * memory left over from it is an error. In eager runs its memory is the program's as ever, also as an output
+ * (LADE_GRAPH_OUTPUT_OUTSIDE): a body that may run eagerly names memory of lade_graph_alloc() as its outputs.
  *
  * @param bytes  From 1 on.
  * @param out    [out] Untouched on error.
@@ -338,8 +339,8 @@ LADE_INLINE void lade_graph_call_init(lade_graph_call *call) {
  * @param capacity   Of `outputs`; at least the function's output_count.
  * @param out_count  [out] NULL: not wanted. Untouched on error.
  *
- * Threads: any; a second run on the tree waits. Waits: never for the device, but where the driver refuses an event behind a
- * warm-up, or a run on LADE_STREAM_PER_THREAD.
+ * Threads: any; a second run on the tree waits. Waits: never for the device, except where the driver refuses an event
+ * after a warm-up, or after a run on LADE_STREAM_PER_THREAD.
  * Stream order: after the work queued on call.stream, after all runs before, and after the streams of
  * lade_graph_buffer_record_stream(). Outputs are ready for work queued on call.stream from now on. That stream lives until the
  * next run is over, not counting those with whose error nothing changed; where buffers of eager runs were made or used on it, until
@@ -352,12 +353,13 @@ LADE_INLINE void lade_graph_call_init(lade_graph_call *call) {
  *   LADE_ERR_FOREIGN_POINTER   nothing changed: a buffer of another tree
  *   LADE_ERR_OVERWRITTEN       nothing changed: a buffer that is not valid any more
  *   LADE_ERR_BUSY              nothing changed: from within a body, of another tree, too; the tree is suspended
- *   LADE_ERR_CALLBACK          the body failed, or left what it must not. Of a recording all is as before. Of a warm-up and an eager
- *                              run what it has done stands: mutations, inputs dropped, and the end of a path
- *   LADE_ERR_CAPTURE           the body of a recording did what cannot be captured; as for LADE_ERR_CALLBACK. Or call.stream
- *                              captures, or a stream whose work the run comes behind: nothing changed
- *   LADE_ERR_OUT_OF_DEVICE_MEMORY, LADE_ERR_LIMIT, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_DRIVER: all as before, but that the end of
- *                              a path stands where memory may have been written to
+ *   LADE_ERR_CALLBACK          the body failed, or left something that it must not leave. After a recording all is as
+ *                              before. After a warm-up or an eager run its effects stand: mutations, inputs dropped,
+ *                              and the end of a path
+ *   LADE_ERR_CAPTURE           the body of a recording did something that cannot be captured; as for LADE_ERR_CALLBACK.
+ *                              Or call.stream captures, or a stream whose work the run comes after: nothing changed
+ *   LADE_ERR_OUT_OF_DEVICE_MEMORY, LADE_ERR_LIMIT, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_DRIVER: all as before, except
+ *                              that the end of a path stands if memory may have been written to
  *   LADE_ERR_DEVICE_LOST, LADE_ERR_FORKED
  * Source: docs/design.md "Graphs".
  */
@@ -393,17 +395,19 @@ LADE_API lade_status lade_graph_tree_stream_retire(lade_graph_tree *tree, lade_s
 LADE_API lade_status lade_graph_buffer_get(lade_graph_tree *tree, lade_graph_buffer buffer, void **out_address,
                                            size_t *out_bytes);
 
-/** Add a count. Beside a run it takes effect behind it; a buffer whose last counts that run takes is not valid. As
+/** Add a count. During a run it takes effect after the run; a buffer whose last counts that run takes is not valid. As
  * lade_graph_buffer_get(); also LADE_ERR_LIMIT for a buffer that has 2^31 counts. */
 LADE_API lade_status lade_graph_buffer_retain(lade_graph_tree *tree, lade_graph_buffer buffer);
 
 /** Take a count back. Work that still uses the memory is queued on the stream of the run made last, or of a stream noted with
- * lade_graph_buffer_record_stream(). Beside a run, and in a body, it takes effect behind it. As lade_graph_buffer_get(). */
+ * lade_graph_buffer_record_stream(). During a run, and in a body, it takes effect after the run. As
+ * lade_graph_buffer_get(). */
 LADE_API lade_status lade_graph_buffer_release(lade_graph_tree *tree, lade_graph_buffer buffer);
 
-/** Note that another stream uses the buffer: the next run waits on the device for what is queued on it until then. The stream lives
- * as long, for a buffer of an eager run until that is released, or until lade_graph_tree_stream_retire(). As lade_graph_buffer_get(); also LADE_ERR_OUT_OF_HOST_MEMORY, the errors of
- * a wrong stream, and LADE_ERR_CAPTURE for LADE_STREAM_PER_THREAD while it captures. */
+/** Note that another stream uses the buffer: the next run waits on the device for the work queued on it until then. The
+ * stream must live as long; for a buffer of an eager run until that is released, or until
+ * lade_graph_tree_stream_retire(). As lade_graph_buffer_get(); also LADE_ERR_OUT_OF_HOST_MEMORY, the errors of a wrong
+ * stream, and LADE_ERR_CAPTURE for LADE_STREAM_PER_THREAD while it captures. */
 LADE_API lade_status lade_graph_buffer_record_stream(lade_graph_tree *tree, lade_graph_buffer buffer,
                                                      lade_stream stream);
 
@@ -417,7 +421,7 @@ typedef enum lade_graph_state {
   LADE_GRAPH_STATE_EXECUTION = 3
 } lade_graph_state;
 
-/** What a run did. */
+/** How a run was served. */
 typedef enum lade_graph_did {
   LADE_GRAPH_DID_ERROR = 0,
   LADE_GRAPH_DID_EAGER = 1,
@@ -436,7 +440,7 @@ typedef enum lade_graph_reason {
   LADE_GRAPH_REASON_PRIOR = 5,       /**< An older output is dead that the recording gives out again. */
   LADE_GRAPH_REASON_MUTATED = 6,     /**< Eager: a mutated input is neither static nor of the path. */
   LADE_GRAPH_REASON_LIMIT = 7,       /**< Eager: max_nodes, max_rerecords or max_driver_bytes. */
-  LADE_GRAPH_REASON_CHECKPOINT = 8,  /**< Eager: the pool could not be brought to the state behind the path. */
+  LADE_GRAPH_REASON_CHECKPOINT = 8,  /**< Eager: the pool could not be brought to the state after the path. */
   LADE_GRAPH_REASON_COUNT = 9
 } lade_graph_reason;
 
@@ -447,14 +451,14 @@ typedef enum lade_graph_ended {
   LADE_GRAPH_ENDED_DEAD = 2      /**< Nothing of it was alive. */
 } lade_graph_ended;
 
-/** What an input was. */
+/** Class of an input. */
 typedef enum lade_graph_class {
   LADE_GRAPH_CLASS_MANAGED = 0, /**< An output of the path. */
   LADE_GRAPH_CLASS_STATIC = 1,
   LADE_GRAPH_CLASS_COPIED = 2
 } lade_graph_class;
 
-/** What an output is. */
+/** Kind of an output. */
 typedef enum lade_graph_output_kind {
   LADE_GRAPH_OUTPUT_NEW = 0,   /**< Memory of the run's. */
   LADE_GRAPH_OUTPUT_SAME = 1,  /**< In the memory of an output before it. */
@@ -492,14 +496,14 @@ typedef struct lade_graph_run_record {
       rule; /**< That decided what was done: 3 (mutated), 4 (warm-up), 5 (replay), 6 (limit), 7 (record); 0: an error before
                          any did. Rule 2, and 5 without a match, end paths: `ended`. */
   uint32_t ended;    /**< lade_graph_ended. */
-  uint32_t restored; /**< 1: the pool was brought to the state behind the path. */
-  uint32_t state;    /**< lade_graph_state, behind the run, as is `node`. */
+  uint32_t restored; /**< 1: the pool was brought to the state after the path. */
+  uint32_t state;    /**< lade_graph_state after the run; so is `node`. */
   int64_t node;      /**< Recordings 0, 1, ...; warm-ups -1, -2, ...; LADE_GRAPH_NO_NODE. */
   int64_t evicted;   /**< The recording that went for this run; LADE_GRAPH_NO_NODE. */
   const uint32_t
       *why; /**< lade_graph_reason: of the candidates looked at last, oldest first, or why the run was eager. */
   size_t why_count;
-  const uint32_t *carried; /**< Inputs that the path's end left behind, and that were copied out before. */
+  const uint32_t *carried; /**< Inputs from a path that ended, which were copied out before. */
   size_t carried_count;
   const uint32_t *classes; /**< lade_graph_class of each input; none of eager runs and errors. */
   size_t class_count;
@@ -511,12 +515,12 @@ typedef struct lade_graph_run_record {
 } lade_graph_run_record;
 
 /**
- * Called behind each run that got as far as its function, errors included, in its thread, with no lock held; before the next one
- * begins. It may call what does not change the tree: LADE_ERR_BUSY otherwise.
+ * Called after each run that got as far as its function, errors included, in its thread, with no lock held, before the
+ * next run begins. It may make calls that do not change the tree: LADE_ERR_BUSY otherwise.
  */
 typedef void (*lade_graph_log)(void *user, const lade_graph_run_record *record);
 
-/** Which runs are told. */
+/** Which runs the log gets. */
 typedef enum lade_graph_log_level {
   LADE_GRAPH_LOG_OFF = 0,
   LADE_GRAPH_LOG_EAGER = 1,   /**< Eager runs and errors. */
@@ -524,8 +528,9 @@ typedef enum lade_graph_log_level {
   LADE_GRAPH_LOG_ALL = 3
 } lade_graph_log_level;
 
-/** Set who is told of runs. With LADE_GRAPH_LOG_ALL every candidate is looked at one by one, which costs time where there are many.
- * Threads: any; waits for a run. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_BUSY, LADE_ERR_FORKED. */
+/** Set the function that gets a log of runs. With LADE_GRAPH_LOG_ALL every candidate is looked at one by one, which
+ * costs time if there are many. Threads: any; waits for a run. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_BUSY,
+ * LADE_ERR_FORKED. */
 LADE_API lade_status lade_graph_tree_log_set(lade_graph_tree *tree, lade_graph_log log, void *user,
                                              lade_graph_log_level level);
 
@@ -618,7 +623,7 @@ typedef struct lade_graph_node_info {
   size_t dead_before_count;
   const lade_graph_position *dead_after; /**< That died in it. */
   size_t dead_after_count;
-  const lade_graph_position *after; /**< Alive behind it. */
+  const lade_graph_position *after; /**< Alive after it. */
   size_t after_count;
   uint64_t replays;
   uint64_t last_used;    /**< Number of the run. */
@@ -641,8 +646,8 @@ typedef lade_status (*lade_graph_writer)(void *user, const void *data, size_t by
  * alive. docs/formats.md. As lade_graph_tree_nodes_each(); LADE_ERR_OUT_OF_HOST_MEMORY. */
 LADE_API lade_status lade_graph_tree_dump(lade_graph_tree *tree, lade_graph_writer writer, void *user);
 
-/** Check that the pool holds exactly what lives, and the tree's own invariants. Builds without NDEBUG do so behind each run.
- * As lade_graph_tree_state_get(); LADE_ERR_INTERNAL names what is wrong; LADE_ERR_OUT_OF_HOST_MEMORY. */
+/** Check that the pool holds exactly the memory that lives, and the tree's own invariants. Builds without NDEBUG do so
+ * after each run. As lade_graph_tree_state_get(); LADE_ERR_INTERNAL names the fault; LADE_ERR_OUT_OF_HOST_MEMORY. */
 LADE_API lade_status lade_graph_tree_verify(lade_graph_tree *tree);
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
@@ -668,7 +673,7 @@ LADE_API lade_status lade_graph_tree_trim(lade_graph_tree *tree, uint64_t *out_b
 
 /* ---- For tests of programs --------------------------------------------------------------------------------------- */
 
-/** What can be let fail. */
+/** Failures that lade_graph_tree_fail_next() causes. */
 typedef enum lade_graph_fault {
   LADE_GRAPH_FAULT_CALLBACK = 1 << 0, /**< At the end of the body: LADE_ERR_CALLBACK. */
   LADE_GRAPH_FAULT_INSTANTIATE = 1 << 1,
@@ -702,10 +707,11 @@ LADE_API lade_status lade_graph_tree_fail_next(lade_graph_tree *tree, uint32_t f
  *   lade_graph_update(graph, decode, &other_model, &in_place);
  *   lade_graph_destroy(graph, true);
  *
- * *Memory.* While the code of a capture runs, allocations on its streams come from the graph's pool; what is allocated and freed
- * there serves the graph at each launch, and no one else. What is not freed is the program's: outputs, say, which a launch
- * writes anew, until lade_device_free(). The pool has one use for the graph, which the driver gives back when the native graph, all
- * executable graphs made of it and their launches are gone, whoever destroys them.
+ * *Memory.* While the code of a capture runs, allocations on its streams come from the graph's pool. Memory that is
+ * allocated and freed there serves only launches of the graph, and other graphs of the pool. Memory that is not freed
+ * is the program's until lade_device_free(): outputs, for example, which each launch writes anew. The pool has one use
+ * for the graph. The driver gives it back when the native graph, all executable graphs made of it and their launches
+ * are gone, whether lade or the program destroys them.
  *
  * *The code of a capture* may allocate on the capture's streams alone, and free what it allocated alone; in its own thread another
  * call of lade_device_alloc() or lade_device_free() is refused with LADE_ERR_CAPTURE, and so is the capture in the end. Streams
@@ -716,8 +722,8 @@ LADE_API lade_status lade_graph_tree_fail_next(lade_graph_tree *tree, uint32_t f
  * stream: blocks belong to streams. So the program does not let two of them run at once, and reads what one wrote to memory that
  * it had freed before another one runs. Outputs that were not freed are no other graph's.
  *
- * *Launches* of one graph run one behind the other, on whatever streams, also across updates. Blocks that a launch on another stream
- * than the capture's uses are not noted for it: lade_device_record_stream().
+ * *Launches* of one graph run one after the other, on whatever streams, also across updates. A launch on another stream
+ * than the capture's does not note that stream for the blocks that it uses: lade_device_record_stream().
  *
  * Pinned blocks of lade_pinned_alloc() that a capture uses stay in use until the graph is gone, or updated by a capture that does
  * not use them (lade_pinned_record_event()).
@@ -746,7 +752,7 @@ typedef enum lade_graph_flag {
       << 0, /**< lade_graph_adopt() alone: the native graph stays the program's, which may destroy it at any time after
                                the call. The pool stays until it does. */
   LADE_GRAPH_DEVICE_LAUNCH =
-      1 << 1, /**< Kernels may launch it, too, after lade_graph_upload(), and after one behind each update. */
+      1 << 1, /**< Kernels may launch it, too, after lade_graph_upload(), and another one after each update. */
   LADE_GRAPH_AUTO_FREE =
       1 << 2 /**< A launch first frees what the graph's own memory nodes allocated at the launch before, and left. */
 } lade_graph_flag;
@@ -786,11 +792,11 @@ LADE_INLINE void lade_graph_options_init(lade_graph_options *options) {
  * @param out        [out] Caller owns it until lade_graph_destroy(). Untouched on error.
  *
  * Threads: any. Waits: for other threads that give memory back. Stream order: nothing runs.
- * Errors, with nothing left behind: LADE_ERR_CALLBACK where the function failed, its status and words in the text; LADE_ERR_CAPTURE where
- * it left the capture invalid, forked a stream and did not join it, or made a call that was refused, where the stream captures
- * already, and where the pool is captured into; LADE_ERR_INVALID_ARGUMENT; LADE_ERR_UNSUPPORTED where allocator or runtime
- * have no pools or graphs; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_OUT_OF_DEVICE_MEMORY; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED;
- * LADE_ERR_DRIVER with what the driver refused.
+ * Errors, with nothing left: LADE_ERR_CALLBACK if the function failed, with its status and words in the text;
+ * LADE_ERR_CAPTURE if it left the capture invalid, forked a stream and did not join it, or made a call that was
+ * refused, if the stream captures already, and if the pool is captured into; LADE_ERR_INVALID_ARGUMENT;
+ * LADE_ERR_UNSUPPORTED if allocator or runtime have no pools or graphs; LADE_ERR_OUT_OF_HOST_MEMORY;
+ * LADE_ERR_OUT_OF_DEVICE_MEMORY; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED; LADE_ERR_DRIVER with what the driver refused.
  * Source: docs/graphs.md "Single graphs"; CUDA Driver API, Stream Management, cuStreamBeginCapture.
  */
 LADE_API lade_status lade_graph_capture(lade_device_allocator *allocator, const lade_graph_options *options,
@@ -841,8 +847,8 @@ LADE_API lade_status lade_graph_adopt(lade_device_allocator *allocator, lade_dev
                                       const lade_graph_options *options, lade_graph **out);
 
 /**
- * Capture again, and let launches from now on do what was captured. Where the new graph has the same nodes but for their
- * parameters, the executable graph is updated in place; else, or where the driver cannot, another one takes its place.
+ * Capture again: launches from now on do the work captured last. If the new graph has the same nodes except for their
+ * parameters, the executable graph is updated in place; else, or if the driver cannot, another one takes its place.
  *
  * The graph stays as it was, and may be launched by other threads, until the new one is complete. Memory that the former capture
  * allocated and freed serves the new one; what it left allocated is the program's as before.
@@ -850,7 +856,7 @@ LADE_API lade_status lade_graph_adopt(lade_device_allocator *allocator, lade_dev
  * @param out_in_place  [out] Whether it was updated in place. NULL: not wanted. Untouched on error.
  *
  * Threads: any; a launch waits for the end of an update, not for its code. Waits: never for the device.
- * Stream order: launches queued before are as they were; later ones come behind them.
+ * Stream order: launches queued before are as they were; later ones come after them.
  * Errors, with the graph as it was: those of lade_graph_capture(); LADE_ERR_CAPTURE also while another update captures, and where the
  * graph is to be replaced while options.stream captures otherwise and the last launch was there; LADE_ERR_INVALID_ARGUMENT for a
  * graph without options.stream.
@@ -896,7 +902,7 @@ LADE_API lade_status lade_graph_upload(lade_graph *graph, lade_stream stream);
  */
 LADE_API lade_status lade_graph_native(lade_graph *graph, void **out_graph, void **out_exec);
 
-/** What a graph is, and what happened to it. Fields are appended only. */
+/** State and counters of a graph. Fields are appended only. */
 typedef struct lade_graph_info {
   size_t struct_size;
   lade_device_pool_id pool; /**< {0, 0}: none. */

@@ -3,7 +3,7 @@
  * Groups: several processes, or threads, that move device memory between each other. Experimental.
  *
  * A group has `size` ranks, numbered from 0. Each rank holds a lade_group of its own, and all of them make the same
- * collective calls in the same order. What moves the bytes is an implementation, a table of operations:
+ * collective calls in the same order. An implementation, a table of operations, moves the bytes:
  *
  *   lade_group_create_local()   processes of one host, or threads: shared memory, CUDA IPC
  *   lade_group_create_mpi()     ranks of an MPI communicator, on many hosts
@@ -24,10 +24,10 @@
  * Rules shared by the calls below
  *   - Collective calls (broadcast, scatter, barrier, gather) are made by all ranks, in one order. They wait for the other
  *     ranks, for at most the time limit of the implementation. None waits forever.
- *   - After a collective call has failed the group is broken: every later one is refused with the status of that failure, and
- *     its text, which begins with "group NAME is broken". Not so after LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED and
- *     LADE_ERR_BUSY of the call's own checks, which reach no other rank. What memory then holds is not known, but it is
- *     touched no more. A broken group is destroyed, and another one made.
+ *   - After a collective call has failed the group is broken: every later one is refused with the status of that
+ *     failure, and its text, which begins with "group NAME is broken". Exceptions are LADE_ERR_INVALID_ARGUMENT,
+ *     LADE_ERR_FORKED and LADE_ERR_BUSY of the call's own checks, which reach no other rank. After a failure the
+ *     contents of memory are not known, but it is touched no more. A broken group is destroyed, and another one made.
  *   - A rank's failure is the failure of all: the others' calls, under way or next, fail as well, where the implementation can
  *     tell them at once, else at their time limit. "local" tells them, also that a process died.
  *   - One thread of a rank at a time makes collective calls of a group: LADE_ERR_BUSY else. Another one may call
@@ -55,8 +55,8 @@ typedef struct lade_group lade_group;
 #define LADE_GROUP_RECORD_BYTES 2048
 
 /**
- * What moves the bytes. A table is copied when a group is made of it, and checked then: LADE_ERR_INVALID_ARGUMENT names what is
- * missing. All operations but `abort` are required.
+ * The operations that move the bytes. A table is copied when a group is made of it, and checked then:
+ * LADE_ERR_INVALID_ARGUMENT names a missing one. All operations but `abort` are required.
  *
  * `self` is the implementation's. Operations are called by one thread at a time, which may be another one each time; `abort`
  * also beside another operation. `rank` and `size` are called once.
@@ -92,7 +92,7 @@ typedef struct lade_group_ops {
   /**
    * Brings to each rank its part of device memory of rank `root`. Called by all ranks with the same `bytes` and `root`.
    *
-   * @param from   At the root: all parts, one directly behind the other, in the order of the ranks. Else NULL.
+   * @param from   At the root: all parts, one directly after the other, in the order of the ranks. Else NULL.
    * @param bytes  One for each rank: the length of its part; some may be 0, not all.
    * @param to     Where this rank's part goes, at the root, too. NULL if it has no bytes. Does not overlap `from`, but may be
    *               the place of the root's own part there: then that is not copied.
@@ -136,7 +136,7 @@ LADE_INLINE void lade_group_ops_init(lade_group_ops *ops) {
 /**
  * Make a group of a table of operations.
  *
- * @param ops   Copied, but for its name. Functions that a smaller struct_size leaves out are missing.
+ * @param ops   Copied, except for its name. Functions that a smaller struct_size leaves out are missing.
  * @param self  Taken on success: given to `destroy` in the end. On error it stays the caller's.
  * @param out   [out] Caller owns it until lade_group_destroy(). Untouched on error.
  *
@@ -146,7 +146,7 @@ LADE_INLINE void lade_group_ops_init(lade_group_ops *ops) {
  */
 LADE_API lade_status lade_group_create(const lade_group_ops *ops, void *self, lade_group **out);
 
-/** What carries bytes in a group of lade_group_create_local(). */
+/** How bytes are carried in a group of lade_group_create_local(). */
 typedef enum lade_group_transport {
   LADE_GROUP_TRANSPORT_AUTO = 0,   /**< DEVICE where all ranks can, else HOST. */
   LADE_GROUP_TRANSPORT_HOST = 1,   /**< Memory that the processes share, pinned where the driver allows it. */
@@ -191,8 +191,8 @@ LADE_INLINE void lade_group_local_options_init(lade_group_local_options *options
  * @param options  Borrowed for the call. Not NULL.
  * @param out      [out] Caller owns it until lade_group_destroy(). Untouched on error.
  *
- * Threads: any. Waits: for the other ranks, options.timeout_ns at most (ranks other than 0 a little longer, to hear from rank 0 who
- * is missing). Stream order: none.
+ * Threads: any. Waits: for the other ranks, options.timeout_ns at most (ranks other than 0 a little longer, to learn
+ * from rank 0 which rank is missing). Stream order: none.
  * Errors: LADE_ERR_TIMEOUT, naming the rank that did not come; LADE_ERR_PEER, naming the rank that died or disagreed;
  * LADE_ERR_BUSY: another rank 0 of this name waits already; LADE_ERR_INVALID_ARGUMENT; LADE_ERR_IO: of a system call, by name;
  * LADE_ERR_UNSUPPORTED: of LADE_GROUP_TRANSPORT_DEVICE; LADE_ERR_NO_DEVICE; LADE_ERR_OUT_OF_HOST_MEMORY, also for shared memory;
@@ -203,10 +203,10 @@ LADE_API lade_status lade_group_create_local(lade_runtime *runtime, const lade_g
                                              lade_group **out);
 
 /**
- * Destroy a group. Not collective, but for the others the group is broken from then on, if they still make collective calls:
- * a barrier before it makes sure that they do not. NULL does nothing.
+ * Destroy a group. It is not collective, but the group is broken for the others from then on, if they still make
+ * collective calls: a barrier before it makes sure that they do not. NULL does nothing.
  *
- * @param group  Taken, also after an error but LADE_ERR_FORKED and LADE_ERR_BUSY.
+ * @param group  Taken, also after an error except LADE_ERR_FORKED and LADE_ERR_BUSY.
  *
  * Threads: excludes every other call on it. Waits: as the implementation's `destroy`.
  * Errors: LADE_ERR_FORKED; LADE_ERR_BUSY while another thread is in a call of it.
@@ -235,7 +235,8 @@ LADE_API lade_status lade_group_check(lade_group *group);
  *
  * Threads: any, one at a time. Waits: for the other ranks, and maybe for `stream`. Stream order: see `stream`.
  * Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_BUSY, LADE_ERR_FORKED: nothing happened. All others break the group:
- * LADE_ERR_TIMEOUT, naming who did not come; LADE_ERR_PEER; another rank's error; LADE_ERR_DEVICE_LOST, LADE_ERR_DRIVER.
+ * LADE_ERR_TIMEOUT, naming the rank that did not come; LADE_ERR_PEER; another rank's error; LADE_ERR_DEVICE_LOST,
+ * LADE_ERR_DRIVER.
  */
 LADE_API lade_status lade_group_broadcast(lade_group *group, void *memory, uint64_t bytes, uint32_t root,
                                           lade_stream stream);
@@ -243,7 +244,7 @@ LADE_API lade_status lade_group_broadcast(lade_group *group, void *memory, uint6
 /**
  * Bring each rank its part of one rank's device memory. Collective; all ranks name the same `bytes` and `root`.
  *
- * @param from   At the root: the parts, one directly behind the other, in the order of the ranks. Elsewhere not looked at.
+ * @param from   At the root: the parts, one directly after the other, in the order of the ranks. Elsewhere ignored.
  * @param bytes  As many as ranks: the length of each part. If all are 0, nothing happens.
  * @param to     Where this rank's part goes, at the root, too. NULL only if it has no bytes. Does not overlap `from`, but may be
  *               the place of the root's own part there.
@@ -315,9 +316,10 @@ LADE_INLINE void lade_group_mpi_options_init(lade_group_mpi_options *options) {
  * The library itself knows no MPI: it opens a small plug-in, which is built where cmake finds an MPI. The group calls MPI from
  * the threads that make its calls: with MPI_THREAD_SERIALIZED the program makes none of its own beside them.
  *
- * A rank that fails tells the others. A rank that dies is a matter of the launcher, which mostly ends the job; else the others'
- * calls end at their time limit, rank 0 naming who is missing. What MPI has not ended by then is left behind, with the slots
- * that it may touch; a process with such a group is not ended by MPI_Finalize().
+ * A rank that fails tells the others. A rank that dies is a matter of the launcher, which mostly ends the job; else the
+ * others' calls end at their time limit, and rank 0 names the rank that is missing. Operations that MPI has not ended
+ * by then are abandoned, with the slots that they may touch; a process with such a group is not ended by
+ * MPI_Finalize().
  *
  * @param runtime  Borrowed; must outlive the group. On "sim" each rank has one of its own.
  * @param options  Borrowed for the call. NULL for defaults.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What happened in a cache of memory, in order: the history of device allocators (lade/device.h) and pinned pools
+ * Events in a cache of memory, in order: the history of device allocators (lade/device.h) and pinned pools
  * (lade/pinned.h).
  *
  * With history on, a cache keeps its last events in a ring, and with each live block the context of its allocation: whatever
@@ -33,7 +33,7 @@ typedef struct lade_device_pool_id {
   uint64_t second;
 } lade_device_pool_id;
 
-/** What happened; in pinned pools too. Numbers are fixed. */
+/** Kinds of events; in pinned pools too. Numbers are fixed. */
 typedef enum lade_device_action {
   LADE_DEVICE_ALLOC = 0,          /**< A block was handed out; bytes as asked for. */
   LADE_DEVICE_FREE_REQUESTED = 1, /**< A free took it back; bytes as asked for. */
@@ -60,7 +60,7 @@ typedef enum lade_device_context_level {
 
 /** One frame of a context, for reports. Texts are borrowed for the call; NULL: not known. */
 typedef struct lade_stack_frame {
-  uint64_t address;     /**< As captured: of a call the address behind it; 0: none. */
+  uint64_t address;     /**< As captured: for a call the address after it; 0: none. */
   const char *module;   /**< Path of the program or library. */
   uint64_t base;        /**< Where it was loaded: address - base is the address in its file. */
   const char *build_id; /**< Hexadecimal. */

@@ -28,7 +28,7 @@ extern "C" {
 
 /* ---- Parts ------------------------------------------------------------------------------------------------------- */
 
-/** What a part is. Numbers are fixed. */
+/** Kind of a part. Numbers are fixed. */
 typedef enum lade_part_kind {
   LADE_PART_DEVICE = 1,   /**< A lade_device_allocator. */
   LADE_PART_PINNED = 2,   /**< A lade_pinned_pool. */
@@ -175,7 +175,7 @@ typedef struct lade_snapshot_counter {
   uint32_t part;
 } lade_snapshot_counter;
 
-/** What the value of a setting is. */
+/** Type of a setting's value. */
 typedef enum lade_snapshot_setting_kind {
   LADE_SNAPSHOT_SETTING_BOOL = 1, /**< `integer`, 0 or 1. */
   LADE_SNAPSHOT_SETTING_INTEGER = 2,
@@ -358,9 +358,10 @@ LADE_API lade_status lade_snapshot_write(const lade_snapshot *snapshot, uint32_t
                                          const lade_snapshot_write_options *options, lade_writer writer, void *user);
 
 /**
- * Write a snapshot into a file: under no name or a temporary one in the same folder, which then takes the name's place. So a
- * file of that name is whole at every moment, and stays after an error. What a killed process leaves is called ".NAME.lade-N"
- * and is removed by the next save to NAME. Devices and pipes are refused: lade_snapshot_write() is for them.
+ * Write a snapshot into a file: under no name or a temporary one in the same folder, which then replaces the file of
+ * that name. So the file is whole at every moment, and stays after an error. A killed process leaves a file called
+ * ".NAME.lade-N" at most, which the next save to NAME removes. Devices and pipes are refused: lade_snapshot_write() is
+ * for them.
  *
  * @param path  Borrowed for the call.
  *
@@ -417,7 +418,7 @@ LADE_INLINE void lade_publish_options_init(lade_publish_options *options) {
 
 /**
  * Publish the counters of parts: in memory without a name that other processes can map for reading, and neither write nor
- * cut. A process that is killed leaves nothing behind. `lade top` and `lade stats PID` read it.
+ * cut. A process that is killed leaves nothing. `lade top` and `lade stats PID` read it.
  *
  * @param parts    Borrowed for the call; `count` of them, at most 1,000. Their objects outlive the publisher.
  * @param options  Borrowed for the call; NULL for defaults.
@@ -452,9 +453,9 @@ LADE_API void lade_publisher_destroy(lade_publisher *publisher);
  *
  * Nothing in the process is trusted: what it publishes is checked, and copied while it does not change.
  *
- * Threads: any. Waits: never. Errors: LADE_NOT_READY for an index that no publisher has; LADE_ERR_IO where the process
- * is not there or belongs to somebody else; LADE_ERR_UNSUPPORTED for another version's; LADE_ERR_INVALID_ARGUMENT for what
- * is none; LADE_ERR_TIMEOUT where it does not stand still to be copied; LADE_ERR_OUT_OF_HOST_MEMORY.
+ * Threads: any. Waits: never. Errors: LADE_NOT_READY for an index that no publisher has; LADE_ERR_IO if the process is
+ * not there or belongs to another user; LADE_ERR_UNSUPPORTED for counters of another version; LADE_ERR_INVALID_ARGUMENT
+ * for malformed ones; LADE_ERR_TIMEOUT if they keep changing while they are copied; LADE_ERR_OUT_OF_HOST_MEMORY.
  */
 LADE_API lade_status lade_published_read(uint64_t process_id, uint32_t index, lade_snapshot **out);
 
@@ -469,7 +470,7 @@ LADE_API lade_status lade_published_read(uint64_t process_id, uint32_t index, la
  * @param wait_ms     How long to wait for it; at most 600,000. 0: 10,000.
  * @param out         [out] Caller owns it until lade_snapshot_destroy(). Untouched on error.
  *
- * The process writes into memory of the caller's; it opens no file for that. What it wrote is checked as a file is.
+ * The process writes into memory of the caller's and opens no file for that. The result is checked as a file is.
  *
  * Threads: any. Waits: up to `wait_ms`. Errors: those of lade_published_read(); LADE_ERR_UNSUPPORTED for a publisher without
  * control, or of another version; LADE_ERR_TIMEOUT, also where the process refreshes by hand and did not; LADE_ERR_CANCELLED
@@ -502,8 +503,8 @@ LADE_INLINE void lade_published_history_options_init(lade_published_history_opti
  * Turn the histories of the parts that a process publishes with LADE_PUBLISH_CONTROL on or off, or change them: of all that
  * have one, or of none.
  *
- * What the program itself had set is replaced. Else as lade_published_snapshot_take(). Errors: LADE_ERR_UNSUPPORTED also where
- * no part has a history; those of lade_device_history_set() and lade_pinned_history_set() there.
+ * It replaces settings of the program's own. Else as lade_published_snapshot_take(). Errors: LADE_ERR_UNSUPPORTED also
+ * if no part has a history; those of lade_device_history_set() and lade_pinned_history_set() there.
  */
 LADE_API lade_status lade_published_history_set(uint64_t process_id, uint32_t index,
                                                 const lade_published_history_options *options, uint32_t wait_ms);

@@ -108,9 +108,9 @@ LADE_API lade_status lade_index_add_fixed(lade_record_index *index, const char *
 /** How lade_index_add_tar() reads an archive. All zero means the defaults. */
 typedef struct lade_tar_options {
   size_t struct_size;
-  /** 1: blocks of zeros are passed, as by GNU tar's --ignore-zeros: of archives one behind the other all are read. Damage
-   * that looks like zeros is passed too. 0: the first block of zeros where a member could begin is the end mark, and
-   * anything but zeros behind it is an error: archives one behind the other, or a header that was wiped. */
+  /** 1: blocks of zeros are skipped, as by GNU tar's --ignore-zeros: of several archives in one file all are read.
+   * Damage that looks like zeros is skipped too. 0: the first block of zeros where a member could begin is the end
+   * mark, and anything but zeros after it is an error: several archives in one file, or a header that was wiped. */
   uint32_t ignore_zeros;
   uint32_t reserved; /**< 0. */
 } lade_tar_options;
@@ -132,18 +132,19 @@ LADE_INLINE void lade_tar_options_init(lade_tar_options *options) {
  *
  * @param options  Borrowed for the call; NULL for defaults.
  *
- * Threads: one. Waits: for the reads of the tar headers. Errors: LADE_ERR_FORMAT, naming the byte, and the member if there
- * is one, when the archive is damaged, truncated, compressed, without end mark or goes on behind it, a field is sparse, a
- * link or continued in another volume, a global header names members or gives their size, a record lacks a field or has
- * one twice; LADE_ERR_INVALID_ARGUMENT where the index has a field without a name, or with capitals or a '/' in all of its names, and for a wrong option;
- * LADE_ERR_IO when it cannot be read; those of lade_index_add_file(). After an error the index is as before.
+ * Threads: one. Waits: for the reads of the tar headers. Errors: LADE_ERR_FORMAT, naming the byte, and the member if
+ * there is one, when the archive is damaged, truncated, compressed, without end mark or goes on after it, a field is
+ * sparse, a link or continued in another volume, a global header names members or gives their size, a record lacks a
+ * field or has one twice; LADE_ERR_INVALID_ARGUMENT where the index has a field without a name, or with capitals or a
+ * '/' in all of its names, and for a wrong option; LADE_ERR_IO when it cannot be read; those of lade_index_add_file().
+ * After an error the index is as before.
  * Source: docs/pipeline.md "Records in batches".
  */
 LADE_API lade_status lade_index_add_tar(lade_record_index *index, const char *path, const lade_tar_options *options);
 
 /**
- * What an index has, and the members of its tar shards that are in no record, though their names end as those of a field's members
- * do. The first of each kind is logged with its name. Fields are appended only.
+ * Contents of an index, and the members of its tar shards that are in no record, though their names end as those of a
+ * field's members do. The first of each kind is logged with its name. Fields are appended only.
  */
 typedef struct lade_index_info {
   size_t struct_size;
@@ -187,7 +188,7 @@ typedef struct lade_loader_state {
   uint64_t epoch;    /**< From 0. */
   uint64_t position; /**< Records of this rank in that epoch that were handed out. */
   uint64_t batches;  /**< Handed out in all. */
-  /** What the order of records depends on: a loader with others does not resume from this state. */
+  /** The order of records depends on these: a loader with other values does not resume from this state. */
   uint64_t seed;
   uint64_t record_count;
   uint32_t shuffle;
@@ -225,7 +226,7 @@ typedef struct lade_loader_options {
   uint32_t world_size;  /**< 0: 1. */
   uint32_t prefetch;    /**< Batches staged or handed out, at most. 0: 4. At most 64. */
   uint32_t alignment;   /**< Of each field of a record in a batch; a power of two up to 512. 0: 64. */
-  uint32_t padded;      /**< 1: all records take the room of the largest one of the index, zeros behind them. */
+  uint32_t padded;      /**< 1: all records take the room of the largest one of the index, filled up with zeros. */
   uint32_t shuffle;     /**< 1: each epoch in an order of its own. */
   uint32_t equal_ranks; /**< 1: leave out the last records of each epoch (fewer than world_size) that would make some
                              ranks' share larger. */
@@ -391,7 +392,7 @@ LADE_INLINE void lade_loader_skip_init(lade_loader_skip *skip) {
 LADE_API lade_status lade_loader_skip_get(lade_loader *loader, uint64_t index, lade_loader_skip *skip);
 
 /**
- * Where the loader is: behind the batch that was handed out last.
+ * Where the loader is: after the batch that was handed out last.
  *
  * @param state  [in,out] struct_size set by lade_loader_state_init().
  *

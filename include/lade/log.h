@@ -48,7 +48,7 @@ typedef enum lade_log_level {
 typedef void (*lade_log_callback)(void *user, lade_log_level level, const char *text);
 
 /**
- * Sets who gets the log of this process, and how much.
+ * Sets the callback that gets the log of this process, and the level.
  *
  * @param callback  NULL: the log is off. Its code stays loaded until another is set: a plugin takes it back before it is closed.
  * @param user      Borrowed until another callback is set; passed on, never looked at.

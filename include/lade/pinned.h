@@ -64,7 +64,7 @@ enum {
   /** A thread of the pool's own looks at pending blocks, every 50 us while some come back, else up to every 5 ms, so that
    * they are ready when an alloc comes. Ends with the pool. Not on "sim": LADE_ERR_UNSUPPORTED. */
   LADE_PINNED_BACKGROUND = 1u << 1,
-  /** Finds mistakes of the program, slowly: writes behind a block's end (looked at when it is freed) and into free memory
+  /** Finds mistakes of the program, slowly: writes past a block's end (looked at when it is freed) and into free memory
    * (when it is handed out again) are findings (stats: debug_findings, lade_pinned_debug_last()), and texts of
    * LADE_ERR_DOUBLE_FREE have the call stacks of the last alloc and free at the address. */
   LADE_PINNED_DEBUG = 1u << 2,
@@ -81,7 +81,7 @@ enum {
   LADE_PINNED_DEVICE_MAPPED = 1u << 4
 };
 
-/** What a block is at the moment. */
+/** Current state of a block. */
 typedef enum lade_pinned_state {
   LADE_PINNED_IN_USE = 1,  /**< Handed out. */
   LADE_PINNED_PENDING = 2, /**< Freed; streams still use it. */
@@ -131,7 +131,7 @@ typedef struct lade_pinned_options {
                                 again, at most, lie ready for all threads of a NUMA node. Of larger blocks, whatever this says, a
                                 thread keeps the one of each size class that it used last, and a node eight. Below 1 MiB it is all
                                 that lies ready, larger blocks included. 0: the smaller of 64 MiB and an eighth of the cap. 1:
-                                nothing. What is kept ready goes back before a request is refused. */
+                                nothing. Ready blocks go back before a request is refused. */
   uint32_t max_idle_ms; /**< Segments without a block in use or pending for so long are given back, by the calls that
                                 look for pending blocks. 0: never. */
   uint32_t reserved;    /**< 0 */
@@ -226,7 +226,7 @@ typedef struct lade_pinned_stats {
   uint64_t limit_waits;      /**< Allocations that waited at the cap. */
   uint64_t streams_queried;
   uint64_t other_node_takes; /**< Allocations served by memory of another NUMA node than asked for. */
-  uint64_t debug_findings;   /**< Blocks written to behind their end or while they were free; with LADE_PINNED_DEBUG. */
+  uint64_t debug_findings;   /**< Blocks written to past their end or while they were free; with LADE_PINNED_DEBUG. */
   lade_pinned_gauge cached_bytes;  /**< Reserved, and neither in use nor pending. */
   lade_pinned_gauge cached_blocks; /**< Blocks kept ready, split from free memory already. */
   uint64_t driver_alloc_min_ns;    /**< Shortest and longest of driver_allocs; 0 before the first, or since a reset. */

@@ -61,7 +61,7 @@ typedef enum lade_direction {
   LADE_TO_HOST = 2,   /**< The endpoint is a sink. */
 } lade_direction;
 
-/** What stands at the host side of a transfer. */
+/** Kind of the host side of a transfer. */
 typedef enum lade_endpoint_kind {
   LADE_ENDPOINT_MEMORY = 1,   /**< Ordinary memory. */
   LADE_ENDPOINT_FILE = 2,     /**< A descriptor. */
@@ -105,7 +105,7 @@ typedef enum lade_file_flags {
   LADE_FILE_ATOMIC = 4,
 } lade_file_flags;
 
-/** What moves the bytes of files. */
+/** How the bytes of files are moved. */
 typedef enum lade_storage {
   LADE_STORAGE_AUTO = 0,  /**< Through the page cache: PREAD. With O_DIRECT: URING. */
   LADE_STORAGE_PREAD = 1, /**< The pipeline's readers, by pread and pwrite. */
@@ -138,8 +138,8 @@ typedef struct lade_endpoint {
   uint32_t flags;                  /**< FILE, PATH: lade_file_flags */
 } lade_endpoint;
 
-/** Ordinary or pinned memory. What the driver knows to be pinned is copied as it is, without a staging block; also where
- * it was registered in pieces, if those between the first and the last are of one length. */
+/** Ordinary or pinned memory. Memory that the driver knows to be pinned is copied as it is, without a staging block;
+ * also where it was registered in pieces, if those between the first and the last are of one length. */
 LADE_INLINE lade_endpoint lade_endpoint_memory(void *memory) {
   lade_endpoint endpoint = {LADE_ENDPOINT_MEMORY, -1, 0, NULL, memory, NULL, NULL, 0, 0};
   return endpoint;
@@ -157,7 +157,7 @@ LADE_INLINE lade_endpoint lade_endpoint_file(int fd, uint64_t offset, const char
  * To the device the file must exist. To the host it is made if it does not (0666, as the umask allows), and nothing of
  * it is truncated; with LADE_FILE_ATOMIC it is a new file, and a path that could not be
  * replaced at the end (a folder, a device, a file that is mounted or immutable) is refused. So is a pipe
- * (LADE_ERR_IO): it has no offsets. What fails when it is opened is the error of the submit.
+ * (LADE_ERR_IO): it has no offsets. An error in opening it is the error of the submit.
  *
  * @param path   Borrowed until the ticket is over.
  * @param flags  lade_file_flags. Sinks of one transfer that are one file with LADE_FILE_ATOMIC have the same flags and one
@@ -189,8 +189,8 @@ LADE_INLINE lade_endpoint lade_endpoint_callback(lade_transfer_callback callback
  */
 typedef struct lade_piece {
   lade_endpoint host;
-  void *device_memory; /**< NULL: directly behind the piece before; for the first, transfer.device_memory. */
-  uint64_t bytes; /**< 0 is allowed; a path is still opened, and created as a sink; the next piece may lie behind it. */
+  void *device_memory; /**< NULL: directly after the piece before; for the first, transfer.device_memory. */
+  uint64_t bytes; /**< 0 is allowed; a path is still opened, and created as a sink; the next piece may follow it. */
 } lade_piece;
 
 /** transfer.priority. A transfer begins no chunk while one of higher priority and the same direction has chunks to begin;
@@ -219,7 +219,7 @@ typedef enum lade_checksum {
  */
 typedef lade_status (*lade_completion)(void *user, lade_ticket *ticket, const lade_error *outcome);
 
-/** What to transfer. Fields are appended only. */
+/** Description of a transfer. Fields are appended only. */
 typedef struct lade_transfer {
   size_t struct_size;
   int32_t direction; /**< lade_direction */
@@ -245,8 +245,8 @@ typedef struct lade_transfer {
   void **out_device_memory;
   int32_t priority; /**< LADE_PRIORITY_BACKGROUND, _NORMAL or _URGENT. */
   int32_t checksum; /**< lade_checksum, of what is on the host on its way. Not with endpoints of devices. */
-  /** Who submits, by any number: transfers of one priority alternate between submitters, by bytes, and go in order within
-   * one. 0: the calling thread. */
+  /** The submitter, by any number: transfers of one priority alternate between submitters, by bytes, and go in order
+   * within one. 0: the calling thread. */
   uint64_t submitter;
   lade_completion on_complete; /**< NULL: not called. */
   void *on_complete_user;      /**< Its first argument. */
@@ -288,8 +288,8 @@ typedef struct lade_pipeline_options {
   /** Experimental: keeps the last so many events of its timeline, 56 bytes each, for lade_pipeline_timeline_read(); at most
    * 2^24. 0: none, and no clock is read for them. */
   uint64_t timeline_events;
-  /** Bytes of staging blocks under way in each direction, about, where lade chooses chunk_bytes: chunks are no longer than
-   * fits as many blocks as are in use. What the processor's cache holds reaches the device faster. 0: 72 MiB, divided by
+  /** About how many bytes of staging blocks are under way in each direction, if lade chooses chunk_bytes: chunks are so
+   * short that the blocks in use fit. Data in the processor's cache reaches the device faster. 0: 72 MiB, divided by
    * local_ranks; on "sim", which has no such cache, 144 MiB. */
   uint64_t window_bytes;
   /** Processes of this job on this machine (lade_config_from_env() knows launchers): they share processors and cache, where
@@ -305,7 +305,7 @@ LADE_INLINE void lade_pipeline_options_init(lade_pipeline_options *options) {
   options->struct_size = sizeof(lade_pipeline_options);
 }
 
-/** What a pipeline chose and did. Fields are appended only. */
+/** Choices and counters of a pipeline. Fields are appended only. */
 typedef struct lade_pipeline_info {
   size_t struct_size;
   /** Of large transfers; where lade chooses, the larger direction's until now. Never shrinks, but when blocks of that
@@ -348,13 +348,13 @@ LADE_INLINE void lade_pipeline_info_init(lade_pipeline_info *info) {
   info->struct_size = sizeof(lade_pipeline_info);
 }
 
-/** What a thread of the pipeline, or the link, did in the time of an event. */
+/** Activity of a thread of the pipeline, or of the link, in the time of an event. */
 typedef enum lade_timeline_kind {
   LADE_TIMELINE_ACQUIRE = 1,    /**< Took a staging block from the pool. */
   LADE_TIMELINE_READ = 2,       /**< Filled a block from the source. */
   LADE_TIMELINE_DEPENDENCY = 3, /**< Asked for the work that the transfer runs after. */
   LADE_TIMELINE_COPY = 4,       /**< Queued a chunk's copies. Of several together the first has all of the time. */
-  LADE_TIMELINE_RECORD = 5,     /**< Recorded an event behind copies. */
+  LADE_TIMELINE_RECORD = 5,     /**< Recorded an event after copies. */
   LADE_TIMELINE_POLL = 6,       /**< Asked an event; `status` is LADE_NOT_READY where copies were still under way. */
   LADE_TIMELINE_WRITE = 7,      /**< Drained a block into the sink. */
   LADE_TIMELINE_RELEASE = 8,    /**< Gave a staging block back to the pool. */
@@ -417,7 +417,7 @@ LADE_API lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_poo
  * @param cancel    false: transfers under way are finished first. true: they are cancelled.
  *
  * Threads: excludes submit and every other call on the pipeline; not a callback of it. Calls on its tickets may go on, and
- * are let come to their end. What callbacks submit meanwhile is finished too; with `cancel` it is refused with
+ * may finish. Transfers that callbacks submit meanwhile are finished too; with `cancel` they are refused with
  * LADE_ERR_CANCELLED. Waits: for transfers to end; a cancelled one ends when the copies already queued and the read or
  * callback in progress have. Errors: LADE_ERR_TIMEOUT after options.drain_timeout_ns, and on "sim" when that can never
  * happen: the pipeline stays. LADE_ERR_DRIVER where a stream or event cannot be destroyed: call it again.

@@ -65,7 +65,7 @@ typedef struct lade_device_latency {
   uint64_t buckets[LADE_DEVICE_LATENCY_BUCKETS];
 } lade_device_latency;
 
-/** What lade_device_stats_reset() and lade_pinned_stats_reset() let start anew. */
+/** Statistics that lade_device_stats_reset() and lade_pinned_stats_reset() start anew. */
 typedef enum lade_stats_reset {
   LADE_STATS_RESET_PEAKS = 1 << 0, /**< Peaks, from the current values. */
   LADE_STATS_RESET_SUMS = 1 << 1,  /**< Sums and counters that only grow, from 0. */
@@ -94,14 +94,14 @@ LADE_INLINE void lade_runtime_options_init(lade_runtime_options *options) {
   *options = defaults;
 }
 
-/** What a device is. */
+/** Properties of a device. */
 typedef struct lade_device_info {
   size_t struct_size;
   char name[128];       /**< Marketing name; "software device" ones say so. */
   char pci_bus_id[16];  /**< "0000:41:00.0" */
   uint64_t total_bytes; /**< Device memory. */
   int32_t numa_node;    /**< OS index of the nearest node; -1 if the runtime does not know. */
-  int32_t software;     /**< 1: no GPU behind it. */
+  int32_t software;     /**< 1: it has no GPU. */
 } lade_device_info;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
@@ -157,7 +157,7 @@ LADE_API lade_status lade_runtime_device_count(lade_runtime *runtime, int *out_c
  */
 LADE_API lade_status lade_runtime_device_info(lade_runtime *runtime, int device, lade_device_info *info);
 
-/** What a process does with a device. */
+/** How a process uses a device. */
 typedef enum lade_process_kind {
   LADE_PROCESS_COMPUTES = 1 << 0,
   LADE_PROCESS_DRAWS = 1 << 1, /**< Graphics. */
@@ -172,7 +172,7 @@ typedef struct lade_device_process {
   uint32_t reserved;    /**< 0 */
 } lade_device_process;
 
-/** Who uses a device. */
+/** The processes that use a device. */
 typedef struct lade_device_processes {
   const lade_device_process *list;
   size_t count;
@@ -237,9 +237,9 @@ LADE_API lade_status lade_stream_destroy(lade_runtime *runtime, lade_stream stre
 /**
  * Wait for all work queued on a stream. On "sim": moves the virtual clock to its end.
  *
- * An event that was recorded on a stream that is ordered with the legacy one is also behind the legacy stream's work, and may be
- * pending when this returns, or lade_stream_query() says LADE_OK: both look at the work of the stream itself. Who means the event
- * waits for the event.
+ * An event that was recorded on a stream that is ordered with the legacy stream comes after the legacy stream's work,
+ * too. It may be pending when this returns, or when lade_stream_query() says LADE_OK: both look at the work of the
+ * stream itself. A program that needs the event waits for the event itself.
  *
  * Threads: any. Waits: yes. Errors: LADE_ERR_DEVICE_LOST, LADE_ERR_CAPTURE; on "sim" LADE_ERR_TIMEOUT when the work can
  * never end. Source: CUDA Driver API, Stream Management, cuStreamSynchronize.

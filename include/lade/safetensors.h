@@ -256,7 +256,7 @@ LADE_INLINE void lade_load_info_init(lade_load_info *info) {
   info->struct_size = sizeof(lade_load_info);
 }
 
-/** What this rank has of a tensor. */
+/** This rank's part of a tensor. */
 typedef struct lade_load_slice {
   size_t struct_size;
   uint64_t begin; /**< SLICE: elements [begin, end) along the dimension. Else 0 and its size, or 0 and 0 if not here. */
@@ -264,7 +264,7 @@ typedef struct lade_load_slice {
   uint64_t bytes;    /**< In memory: those of the slice, row-major. 0: nothing of it is here. */
   int32_t spread;    /**< lade_load_spread */
   int32_t dim;       /**< SLICE: from 0 on. Else 0. */
-  uint32_t rank;     /**< RANK, BALANCE: who has it. */
+  uint32_t rank;     /**< RANK, BALANCE: the rank that has it. */
   uint32_t reserved; /**< 0 */
 } lade_load_slice;
 
@@ -310,7 +310,7 @@ LADE_API lade_status lade_tensor_load_address(const lade_tensor_load *load, uint
                                               uint32_t *out_target);
 
 /**
- * What this rank has of a tensor. Without a group: all of it.
+ * Get the part of a tensor that this rank has. Without a group: all of it.
  *
  * @param index  Its number in the load.
  * @param slice  [in,out] struct_size set by lade_load_slice_init().
@@ -354,9 +354,10 @@ LADE_API lade_status lade_tensor_load_query(lade_tensor_load *load, lade_load_in
  *
  * @param load         Taken on success.
  * @param keep_memory  false: the memory is freed. Streams other than the targets' that used it must have been recorded
- *                     (lade_device_record_stream) or be done. true: it becomes the caller's, who frees each address with
- *                     lade_device_free(): of every tensor with bytes when options.per_tensor, else the first tensor with
- *                     bytes of each target, in the order of the checkpoint's numbers. Ignored, the memory freed, if the load failed or was not finished.
+ *                     (lade_device_record_stream) or be done. true: it becomes the caller's; each address is then freed
+ *                     with lade_device_free(): that of every tensor with bytes when options.per_tensor, else that of
+ *                     the first tensor with bytes of each target, in the order of the checkpoint's numbers. Ignored,
+ *                     the memory freed, if the load failed or was not finished.
  *
  * Threads: excludes other calls on it. Waits: for transfers. Errors: LADE_ERR_TIMEOUT on "sim" when a transfer can
  * never end, LADE_ERR_FORKED: the load stays.
@@ -408,9 +409,9 @@ LADE_INLINE void lade_save_options_init(lade_save_options *options) {
 }
 
 /**
- * Save tensors. One file is the one that the `safetensors` package writes of the same tensors and metadata, byte for byte;
- * so is each of several, whose metadata has the id of the save behind the caller's, and before it "format": "pt" unless the
- * caller gives a "format": loaders of shards refuse metadata without one.
+ * Save tensors. One file is the one that the `safetensors` package writes of the same tensors and metadata, byte for
+ * byte. So is each of several files, with this metadata: the caller's, "format": "pt" unless the caller gives a
+ * "format" (loaders of shards refuse metadata without one), and the id of the save.
  *
  * A save replaces an older checkpoint of the same path at one moment: one file by renaming, several by renaming the index.
  * Whenever it fails, or its process is killed, either the old checkpoint or the new one can be opened, whole. After an
@@ -424,7 +425,7 @@ LADE_INLINE void lade_save_options_init(lade_save_options *options) {
  * or files without an id, are never removed.
  *
  * While several files are saved, ".model.safetensors.index.json.lade-lock" is locked (flock): one save of a checkpoint
- * runs at a time. The lock ends with its process. What a killed save has left is removed by the next one: files of its id,
+ * runs at a time. The lock ends with its process. The next save removes leftovers of a killed one: files of its id,
  * and temporary files (LADE_FILE_ATOMIC). Where a file system has no locks, nothing of that is removed, and two saves at
  * once of several files must be kept apart by the caller: a mixture is not opened, but the checkpoint is lost.
  *

@@ -166,7 +166,7 @@ LADE_API lade_status lade_soft_stream_release(lade_runtime *runtime, lade_stream
  */
 LADE_API lade_status lade_soft_device_lose(lade_runtime *runtime, int device, uint64_t at_ns);
 
-/** What a kernel does with a range of memory: a set of these. */
+/** A kernel's accesses to a range of memory: a set of these. */
 typedef enum lade_soft_access {
   LADE_SOFT_READ = 1 << 0,
   LADE_SOFT_WRITE = 1 << 1,
@@ -199,9 +199,9 @@ typedef void (*lade_soft_function)(const void *arguments);
  * While `stream` captures it becomes a node of the graph, and so of each graph made executable from it, with the
  * arguments of this call.
  *
- * What it touches is judged by `ranges` alone, as for copies and fills: reuse that no order covers is counted when the kernel
- * is queued or its graph launched; where one range was freed before the kernel ran, that is counted and the function does
- * not run. Nor does it on a lost device, or where a range has no bytes (addresses_only).
+ * Only `ranges` decide which memory it is taken to touch, as for copies and fills: reuse that no order covers is
+ * counted when the kernel is queued or its graph launched; if a range was freed before the kernel ran, that is counted
+ * and the function does not run. Nor does it on a lost device, or if a range has no bytes (addresses_only).
  * A kernel that writes pinned memory may tell the program of its end by it, as a host function does.
  *
  *   struct scale { float *values; size_t count; float by; } arguments = {device_values, 1000, 2.0f};

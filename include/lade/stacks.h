@@ -12,9 +12,10 @@
  *   lade_stacks_use(stacks, &options);
  *   lade_device_history_set(allocator, &options);
  *
- * A stack is kept as raw addresses, once for all captures that are equal. The program and the libraries that were loaded when it was
- * captured stay known, so that it can be named at any later time, also after a dlclose(), and elsewhere by path, address in the file
- * and build id. What names them (libdw) and what walks the stack (libunwind) is opened when it is needed, if it is there.
+ * A stack is kept as raw addresses, once for all captures that are equal. The program and the libraries that were
+ * loaded when it was captured stay known, so that it can be named at any later time, also after a dlclose(), and
+ * elsewhere by path, address in the file and build id. The libraries that name frames (libdw) and walk the stack
+ * (libunwind) are opened when needed, if they are there.
  */
 #ifndef LADE_STACKS_H
 #define LADE_STACKS_H

@@ -96,7 +96,7 @@ typedef enum lade_status {
 #undef LADE_STATUS_ENUMERATOR
 } lade_status;
 
-/** What went wrong in this thread's last failed call. */
+/** The error of this thread's last failed call. */
 typedef struct lade_error {
   lade_status status;  /**< LADE_OK before the first failure. */
   int64_t native_code; /**< Driver code or errno; 0 where none applies. */
@@ -141,8 +141,9 @@ LADE_API const char *lade_status_text(lade_status status);
 LADE_API const lade_error *lade_last_error(void);
 
 /**
- * Copies the calling thread's record of its last failed lade call: for languages that may go on with the same task on another
- * thread (coroutines, goroutines), and for who keeps it over further calls. To be called before the task can move.
+ * Copies the calling thread's record of its last failed lade call: for languages that may go on with the same task on
+ * another thread (coroutines, goroutines), and for callers that keep it over further calls. To be called before the
+ * task can move.
  *
  * @param out The program's; NULL: nothing happens.
  *
