@@ -187,7 +187,8 @@ static int file_open(ladei_save *save) {
 }
 
 /* A save over a link keeps the rights of the link's target, which must be a regular file or not exist. A link of /proc
- * to an open file is not replaced. Returns 0 or an errno; `out_there` as target_check(). */
+ * to an open file is not replaced, except on kernels without openat2 (before Linux 5.6), which do not tell it from others.
+ * Returns 0 or an errno; `out_there` as target_check(). */
 static int link_check(const ladei_save *save, bool *out_there) {
   struct open_how how = {.flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_NO_MAGICLINKS};
   struct stat facts;

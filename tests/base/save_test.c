@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -329,6 +330,7 @@ LADE_TEST_P(Save, RefusesWhatItCouldNotReplace, kinds, kind) {
 /* Bug: a link was replaced whatever it led to, so a save by root to /dev/stdout took that away. What leads to a file, or to nothing, is
  * replaced. */
 LADE_TEST_P(Save, ReplacesNoLinkToWhatIsNoFile, kinds, kind) {
+  bool kernel_tells = syscall(SYS_openat2, AT_FDCWD, ".", NULL, 0) == 0 || errno != ENOSYS; /* an emulator may not */
   place p;
   if (!place_create(&p)) return;
   char *other = support_temp_dir_path(&p.dir, "other");
@@ -342,6 +344,7 @@ LADE_TEST_P(Save, ReplacesNoLinkToWhatIsNoFile, kinds, kind) {
   } cases[] = {{"/dev/null", EINVAL}, {self, EINVAL}, {p.dir.path, EISDIR},
                {"model.bin", EINVAL}, {"nothing", 0}, {"other", 0}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    if (cases[i].to == self && !kernel_tells) continue;
     ladei_save *save = NULL;
     kind_set(kind, (storage_faults){0});
     LADE_ASSERT_EQ_INT(symlink(cases[i].to, p.path), 0);
