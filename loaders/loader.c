@@ -83,7 +83,7 @@ static lade_status slot_check(const lade_loader *loader, const ladei_loader_slot
   bool has_batch = s->state != LADEI_LOADER_SLOT_EMPTY && s->batch.count > 0;
   bool to_come = has_batch && s->batch.number >= loader->next_number;
   if (!slot_ticket_fits(s, s->state)) return slot_wrong(s, "I3: it has a ticket, or has none, against its state");
-  if (s->capacity > 0 && s->memory == NULL) return slot_wrong(s, "it has bytes without memory");
+  if (!is_busy(s->state) && s->capacity > 0 && s->memory == NULL) return slot_wrong(s, "it has bytes without memory");
   if (!is_busy(s->state) && s->ticket != NULL && s->capacity < s->batch.bytes)
     return slot_wrong(s, "its batch is longer than its memory");
   if (is_out && to_come) return slot_wrong(s, "I1: it is handed out before its turn");
