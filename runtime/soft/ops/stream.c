@@ -55,24 +55,27 @@ static bool handle_is_special(lade_stream handle) {
   return handle == NULL || handle == LADE_STREAM_LEGACY || handle == LADE_STREAM_PER_THREAD;
 }
 
+/* The stream that a handle names in the calling thread. NULL with LADE_OK: no stream has the handle. Under the lock. */
+static soft_stream *stream_named(soft_runtime *rt, lade_stream handle, lade_status *out_status) {
+  return handle_is_special(handle) ? special_resolve(rt, handle, out_status) : ladei_soft_stream_of_handle(rt, handle);
+}
+
+/* Under the lock also for ordinary handles: the record of a stale one may be that of a stream being made. */
 static lade_status stream_resolve(void *self, lade_stream handle, ladei_stream *out) {
   soft_runtime *rt = soft_self(self);
   lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_resolve);
   if (status != LADE_OK) return status;
-  const soft_stream *stream;
-  if (handle_is_special(handle)) {
-    ladei_soft_lock(rt);
-    stream = special_resolve(rt, handle, &status);
-    ladei_soft_unlock(rt);
-    if (stream == NULL) return status;
-  } else {
-    stream = ladei_soft_stream_of_handle(rt, handle);
-    if (stream == NULL) return bad_handle(rt, SOFT_OP_stream_resolve, handle);
-  }
-  if (atomic_load_explicit(&rt->devices[stream->device].lost, memory_order_acquire))
-    return ladei_soft_lost(SOFT_OP_stream_resolve, stream->device);
-  *out = (ladei_stream){rt->devices[stream->device].context, stream->id, stream->handle, stream->device,
-                        (int32_t)stream->kind};
+  ladei_soft_lock(rt);
+  const soft_stream *stream = stream_named(rt, handle, &status);
+  ladei_stream resolved = {0};
+  if (stream != NULL)
+    resolved = (ladei_stream){rt->devices[stream->device].context, stream->id, stream->handle, stream->device,
+                              (int32_t)stream->kind};
+  ladei_soft_unlock(rt);
+  if (stream == NULL) return status != LADE_OK ? status : bad_handle(rt, SOFT_OP_stream_resolve, handle);
+  if (atomic_load_explicit(&rt->devices[resolved.device].lost, memory_order_acquire))
+    return ladei_soft_lost(SOFT_OP_stream_resolve, resolved.device);
+  *out = resolved;
   return LADE_OK;
 }
 
@@ -285,8 +288,7 @@ static lade_status capture_mode_exchange(void *self, ladei_capture_mode *mode) {
 lade_status ladei_soft_stream_set_held(soft_runtime *rt, lade_stream handle, bool hold) {
   lade_status status = LADE_OK;
   ladei_soft_lock(rt);
-  soft_stream *stream =
-      handle_is_special(handle) ? special_resolve(rt, handle, &status) : ladei_soft_stream_of_handle(rt, handle);
+  soft_stream *stream = stream_named(rt, handle, &status);
   if (stream != NULL) {
     stream->held = hold;
     if (!hold) hold_end(rt, stream);

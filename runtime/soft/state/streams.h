@@ -12,7 +12,7 @@ soft_stream *ladei_soft_stream_new(soft_runtime *rt, soft_device *device, ladei_
 /* The program destroyed the stream: removes it from the blocking ones; it is recycled when idle and observed. */
 void ladei_soft_stream_discard(soft_runtime *rt, soft_stream *stream);
 
-/* The live stream of an ordinary handle, or NULL. Needs no lock. */
+/* The live stream of an ordinary handle, or NULL. */
 static inline soft_stream *ladei_soft_stream_of_handle(const soft_runtime *rt, lade_stream handle) {
   const soft_stream_slot *slot = ladei_soft_table_find(&rt->stream_table, (uint64_t)(uintptr_t)handle);
   return slot == NULL ? NULL : slot->stream;

@@ -120,6 +120,38 @@ LADE_TEST_P(Chains, AThousandStreamsInARowFinishInOrder, soft_fixture_clocks, cl
   soft_fixture_close(&f);
 }
 
+/* ---- a stale handle, while another thread makes streams ---------------------------------------------------------- */
+
+static void *stream_churn(void *argument) {
+  (void)argument;
+  for (int round = 0; round < ROUNDS; round++) {
+    lade_stream stream = NULL;
+    LADE_EXPECT_OK(shared.ops->stream_create(shared.self, 0, 0, 0, &stream));
+    LADE_EXPECT_OK(shared.ops->stream_destroy(shared.self, stream));
+  }
+  return NULL;
+}
+
+/* Regression: the record of a stream was read while another thread filled it. The thread sanitiser sees it. */
+LADE_TEST(CpuStreams, StaleHandleIsResolvedWhileStreamsAreMade) {
+  shared = soft_fixture_open("cpu", NULL);
+  lade_stream stale = NULL;
+  pthread_t thread;
+  LADE_ASSERT_OK(shared.ops->stream_create(shared.self, 0, 0, 0, &stale));
+  LADE_ASSERT_OK(shared.ops->stream_destroy(shared.self, stale));
+  LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, stream_churn, NULL), 0);
+  for (int round = 0; round < ROUNDS; round++) {
+    ladei_stream resolved;
+    lade_status status = shared.ops->stream_resolve(shared.self, stale, &resolved);
+    if (status == LADE_OK)
+      LADE_EXPECT(resolved.handle == stale);
+    else
+      LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, status);
+  }
+  pthread_join(thread, NULL);
+  soft_fixture_close(&shared);
+}
+
 /* ---- one thread waits, another releases -------------------------------------------------------------------------- */
 
 static _Atomic(bool) waited;
