@@ -58,6 +58,7 @@
 #include <unistd.h>
 
 #include "base/backoff.h"
+#include "base/clock.h"
 
 /* ---- The held stack ---------------------------------------------------------------------------------------------- */
 
@@ -214,15 +215,9 @@ typedef struct waiter {
   bool starves;   /* it is to claim the lock */
 } waiter;
 
-static uint64_t monotonic_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
-}
-
 /* When to get up without a permit. */
 static struct timespec waiter_deadline(uint64_t word) {
-  uint64_t ns = monotonic_ns() + LATE_NS + (word & SLEEPERS) / SLEEPER * LATE_EACH_NS;
+  uint64_t ns = ladei_clock_ns(CLOCK_MONOTONIC) + LATE_NS + (word & SLEEPERS) / SLEEPER * LATE_EACH_NS;
   return (struct timespec){.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
 }
 
@@ -335,7 +330,7 @@ static bool turn_is_due(ladei_lock *lock) {
   return ++lock->passed % 2 == 1;
 #endif
   if (++lock->passed % 8 != 0) return false;
-  uint64_t now = monotonic_ns();
+  uint64_t now = ladei_clock_ns(CLOCK_MONOTONIC);
   if (now - lock->turn_ns < TURN_NS) return false;
   lock->turn_ns = now;
   return true;

@@ -55,9 +55,3 @@ lade_status ladei_group_own_part_copy(const lade_runtime *runtime, const void *p
   if (bytes == 0 || part == to) return LADE_OK;
   return runtime->ops->copy(runtime->self, LADEI_COPY_D2D, to, part, bytes, stream);
 }
-
-uint64_t ladei_group_wall_ns(void) {
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}

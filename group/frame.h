@@ -49,7 +49,4 @@ uint64_t ladei_group_parts_before(const uint64_t *bytes, uint32_t rank);
 lade_status ladei_group_own_part_copy(const lade_runtime *runtime, const void *part, void *to, uint64_t bytes,
                                       const ladei_stream *stream);
 
-/* Of the monotonic clock, which ranks of one host share: for waits, also on "sim". */
-uint64_t ladei_group_wall_ns(void);
-
 #endif /* LADE_GROUP_FRAME_H */

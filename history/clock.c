@@ -43,14 +43,14 @@ ladei_history_clock ladei_history_clock_choose(bool runtime_is_virtual) {
 
 ladei_history_mark ladei_history_mark_now(ladei_history_clock clock, uint64_t (*now_ns)(void *self), void *self) {
   enum { LOOKS = 5 }; /* so that one is without an interruption */
-  ladei_history_mark best = {0, now_ns(self), ladei_history_system_ns(CLOCK_REALTIME)};
+  ladei_history_mark best = {0, now_ns(self), ladei_clock_ns(CLOCK_REALTIME)};
   uint64_t shortest = UINT64_MAX;
   best.ticks = best.time_ns;
   if (clock == LADEI_HISTORY_CLOCK_VIRTUAL) return best;
   for (int i = 0; i < LOOKS; i++) {
     uint64_t before = ladei_history_ticks(clock);
     uint64_t time_ns = now_ns(self);
-    uint64_t wall_ns = ladei_history_system_ns(CLOCK_REALTIME);
+    uint64_t wall_ns = ladei_clock_ns(CLOCK_REALTIME);
     uint64_t took = ladei_history_ticks(clock) - before;
     if (took >= shortest) continue;
     shortest = took;

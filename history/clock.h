@@ -16,6 +16,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
+
+#include "base/clock.h"
 #if defined(__x86_64__)
 #include <x86intrin.h>
 #endif
@@ -29,19 +31,13 @@ typedef enum ladei_history_clock {
 /* The best clock for a runtime; reads one of the kernel's files. */
 ladei_history_clock ladei_history_clock_choose(bool runtime_is_virtual);
 
-static inline uint64_t ladei_history_system_ns(clockid_t clock) {
-  struct timespec now;
-  clock_gettime(clock, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* Not for a virtual clock. */
 static inline uint64_t ladei_history_ticks(ladei_history_clock clock) {
 #if defined(__x86_64__)
   if (clock == LADEI_HISTORY_CLOCK_TSC) return __rdtsc();
 #endif
   (void)clock;
-  return ladei_history_system_ns(CLOCK_MONOTONIC);
+  return ladei_clock_ns(CLOCK_MONOTONIC);
 }
 
 typedef struct ladei_history_mark {

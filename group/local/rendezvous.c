@@ -41,6 +41,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file_limit.h"
 #include "group/frame.h"
@@ -59,7 +60,7 @@ enum {
 
 /* For poll(): rounded up, so that a wait is never a spin. */
 static int left_ms(uint64_t deadline_ns) {
-  uint64_t now_ns = ladei_group_wall_ns();
+  uint64_t now_ns = ladei_clock_ns(CLOCK_MONOTONIC);
   return now_ns >= deadline_ns ? 0 : (int)((deadline_ns - now_ns + MS_NS - 1) / MS_NS);
 }
 
@@ -114,7 +115,7 @@ static int message_send(int socket, const void *message, size_t bytes, const int
                         uint64_t deadline_ns) {
   int error;
   while ((error = ladei_group_message_send(socket, message, bytes, fds, count)) == ETOOMANYREFS &&
-         ladei_group_wall_ns() < deadline_ns)
+         ladei_clock_ns(CLOCK_MONOTONIC) < deadline_ns)
     pause_before_retry();
   return error;
 }
@@ -151,7 +152,7 @@ static int folder_lock(const place *where, uint64_t deadline_ns) {
   if (fd < 0) return -1;
   while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     bool later = errno == EWOULDBLOCK || errno == EINTR;
-    if (!later || ladei_group_wall_ns() >= deadline_ns) {
+    if (!later || ladei_clock_ns(CLOCK_MONOTONIC) >= deadline_ns) {
       (void)close(fd);
       return later ? -2 : -1;
     }
@@ -216,7 +217,7 @@ static lade_status host_listen(host *h, uint64_t deadline_ns) {
 static void host_leave(const host *h) {
   if (!h->bound) return;
   struct stat stat;
-  int folder = folder_lock(&h->where, ladei_group_wall_ns() + HEAR_MS * MS_NS);
+  int folder = folder_lock(&h->where, ladei_clock_ns(CLOCK_MONOTONIC) + HEAR_MS * MS_NS);
   if (lstat(h->where.address.sun_path, &stat) == 0 && stat.st_dev == h->bound_device && stat.st_ino == h->bound_inode)
     (void)unlink(h->where.address.sun_path);
   folder_unlock(folder);
@@ -289,7 +290,7 @@ static void stranger_accept(host *h) {
   if (peer_is_own(socket, &process)) {
     for (int i = 0; i < STRANGERS; i++) {
       if (h->strangers[i].socket >= 0) continue;
-      h->strangers[i] = (stranger){socket, ladei_group_wall_ns() + HELLO_MS * MS_NS};
+      h->strangers[i] = (stranger){socket, ladei_clock_ns(CLOCK_MONOTONIC) + HELLO_MS * MS_NS};
       return;
     }
   }
@@ -371,7 +372,7 @@ static lade_status stranger_expire(host *h, stranger *s) {
 
 /* `until_ns`: lowered to the time at which the next stranger expires. */
 static lade_status strangers_expire(host *h, uint64_t *until_ns) {
-  uint64_t now_ns = ladei_group_wall_ns();
+  uint64_t now_ns = ladei_clock_ns(CLOCK_MONOTONIC);
   for (int i = 0; i < STRANGERS; i++) {
     stranger *s = &h->strangers[i];
     if (s->socket < 0) continue;
@@ -412,7 +413,7 @@ static lade_status host_round(host *h, uint64_t deadline_ns) {
 static lade_status ranks_await(host *h, uint64_t deadline_ns) {
   if (h->shared->size > 1) LADEI_TRY(host_listen(h, deadline_ns));
   while (h->come < h->shared->size) {
-    if (ladei_group_wall_ns() >= deadline_ns) return missing_error(h);
+    if (ladei_clock_ns(CLOCK_MONOTONIC) >= deadline_ns) return missing_error(h);
     LADEI_TRY(host_round(h, deadline_ns));
   }
   return LADE_OK;
@@ -465,7 +466,7 @@ static lade_status guest_connect(const ladei_group_shared *shared, int socket, u
   while (connect(socket, (const struct sockaddr *)&where.address, where.length) != 0) {
     bool later = errno == ECONNREFUSED || errno == ENOENT || errno == EAGAIN || errno == EINTR;
     if (!later) return system_error(shared, "connect");
-    if (ladei_group_wall_ns() >= deadline_ns) {
+    if (ladei_clock_ns(CLOCK_MONOTONIC) >= deadline_ns) {
       return ladei_error(LADE_ERR_TIMEOUT, 0, "group \"%s\": rank 0 did not come within %.3g s", shared->name,
                          (double)shared->timeout_ns / 1e9);
     }
@@ -498,7 +499,7 @@ static lade_status guest_come(const ladei_group_shared *shared, int32_t transpor
     if (*guest < 0) return system_error(shared, "socket");
     LADEI_TRY(guest_connect(shared, *guest, deadline_ns));
     error = guest_hello(shared, transport, *guest, deadline_ns);
-  } while (error == EPIPE && ladei_group_wall_ns() < deadline_ns);
+  } while (error == EPIPE && ladei_clock_ns(CLOCK_MONOTONIC) < deadline_ns);
   errno = error;
   return error == 0 ? LADE_OK : system_error(shared, "sendmsg to rank 0");
 }

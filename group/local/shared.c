@@ -34,6 +34,7 @@
 #include <unistd.h>
 
 #include "base/backoff.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/lock.h"
 #include "group/frame.h"
@@ -282,7 +283,7 @@ static void lateness_tell(const ladei_group_shared *shared, uint32_t peer, failu
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
 
 uint64_t ladei_group_shared_deadline(const ladei_group_shared *shared) {
-  return ladei_group_wall_ns() + shared->timeout_ns;
+  return ladei_clock_ns(CLOCK_MONOTONIC) + shared->timeout_ns;
 }
 
 /* Sleeps until the bell differs from `heard`, or for LOOK_NS. */
@@ -306,7 +307,7 @@ lade_status ladei_group_shared_wait(ladei_group_shared *shared, uint32_t peer, l
   for (;;) {
     failure found = {.status = LADE_OK};
     uint32_t heard = atomic_load_explicit(bell, memory_order_acquire);
-    uint64_t now_ns = ladei_group_wall_ns();
+    uint64_t now_ns = ladei_clock_ns(CLOCK_MONOTONIC);
     /* Reads failures before the counter: a rank that raised the counter before it left has done its part. */
     failures_look(shared, peer, &found);
     if (found.status == LADE_OK && now_ns - looked_ns >= LOOK_NS && looked_ns != 0) deaths_look(shared, peer, &found);

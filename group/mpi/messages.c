@@ -22,6 +22,7 @@
 #include <string.h>
 
 #include "base/backoff.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/lock.h"
 #include "group/frame.h"
@@ -49,7 +50,7 @@ lade_status ladei_mpi_result(const ladei_mpi_messages *m, const char *what, int 
 /* N2 */
 void ladei_mpi_settle(ladei_mpi_messages *m, ladei_mpi_request *request, bool is_receive) {
   ladei_backoff backoff = {0};
-  uint64_t deadline_ns = ladei_group_wall_ns() + MOMENT_NS;
+  uint64_t deadline_ns = ladei_clock_ns(CLOCK_MONOTONIC) + MOMENT_NS;
   int done = 0;
   if (*request == 0) return;
   ladei_lock_assert_none_held();
@@ -57,7 +58,7 @@ void ladei_mpi_settle(ladei_mpi_messages *m, ladei_mpi_request *request, bool is
     m->abandoned = m->plugin->cancel(request) != 0 || m->abandoned;
     return;
   }
-  while (!done && ladei_group_wall_ns() < deadline_ns) {
+  while (!done && ladei_clock_ns(CLOCK_MONOTONIC) < deadline_ns) {
     if (m->plugin->test(request, &done) != 0) done = 1;
     if (!done) ladei_backoff_wait(&backoff);
   }
@@ -113,7 +114,7 @@ static lade_status notice_receive(ladei_mpi_messages *m, uint32_t from) {
 
 void ladei_mpi_wait_begin(const ladei_mpi_messages *m, ladei_mpi_wait *wait) {
   uint64_t grace_ns = m->rank == 0 ? 0 : m->timeout_ns / 8;
-  *wait = (ladei_mpi_wait){ladei_group_wall_ns() + m->timeout_ns + grace_ns, 0};
+  *wait = (ladei_mpi_wait){ladei_clock_ns(CLOCK_MONOTONIC) + m->timeout_ns + grace_ns, 0};
 }
 
 lade_status ladei_mpi_wait_on(ladei_mpi_messages *m, ladei_mpi_wait *wait, uint32_t whom) {
@@ -123,7 +124,7 @@ lade_status ladei_mpi_wait_on(ladei_mpi_messages *m, ladei_mpi_wait *wait, uint3
   LADEI_TRY(ladei_mpi_result(m, "looking for notices",
                              m->plugin->probe(m->communicator, LADEI_MPI_TAG_NOTICE, &found, &from)));
   if (found) return notice_receive(m, from);
-  if (ladei_group_wall_ns() >= wait->deadline_ns)
+  if (ladei_clock_ns(CLOCK_MONOTONIC) >= wait->deadline_ns)
     return ladei_error(LADE_ERR_TIMEOUT, 0, "rank %u has not come within %.3g s", whom, (double)m->timeout_ns * 1e-9);
   ladei_backoff backoff = {wait->rounds++};
   ladei_backoff_wait(&backoff);
@@ -294,13 +295,13 @@ static lade_status memory_alloc(ladei_mpi_messages *m) {
 
 static lade_status communicator_open(ladei_mpi_messages *m, bool is_given, int32_t given) {
   ladei_mpi_request request = 0;
-  uint64_t deadline_ns = ladei_group_wall_ns() + m->timeout_ns;
+  uint64_t deadline_ns = ladei_clock_ns(CLOCK_MONOTONIC) + m->timeout_ns;
   ladei_backoff backoff = {0};
   LADEI_TRY(
       ladei_mpi_result(m, "a communicator", m->plugin->communicator_copy(is_given, given, &m->communicator, &request)));
   lade_status status;
   while ((status = ladei_mpi_test(m, &request)) == LADE_NOT_READY) {
-    if (ladei_group_wall_ns() >= deadline_ns) {
+    if (ladei_clock_ns(CLOCK_MONOTONIC) >= deadline_ns) {
       m->abandoned = true;
       return ladei_error(LADE_ERR_TIMEOUT, 0, "a rank of the communicator has not come within %.3g s",
                          (double)m->timeout_ns * 1e-9);

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "base/backoff.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "group/frame.h"
@@ -73,7 +74,7 @@ static const uint64_t spin_ns = 200000;
 static lade_status wait_on(const nccl_group *g, const char *what, uint64_t deadline_ns, ladei_backoff *backoff) {
   if (atomic_load_explicit(&g->failing, memory_order_acquire))
     return ladei_error(g->why.status, g->why.native_code, "given up: %.400s", g->why.text);
-  uint64_t now_ns = ladei_group_wall_ns(), began_ns = deadline_ns - g->timeout_ns;
+  uint64_t now_ns = ladei_clock_ns(CLOCK_MONOTONIC), began_ns = deadline_ns - g->timeout_ns;
   if (now_ns >= deadline_ns)
     return ladei_error(LADE_ERR_TIMEOUT, 0, "NCCL: %s: not all ranks have come within %.3g s", what,
                        (double)g->timeout_ns * 1e-9);
@@ -86,7 +87,7 @@ static lade_status wait_on(const nccl_group *g, const char *what, uint64_t deadl
 
 /* Waits until no operation is in progress in the communicator (L1). */
 static lade_status state_await(const nccl_group *g, const char *what) {
-  uint64_t deadline_ns = ladei_group_wall_ns() + g->timeout_ns;
+  uint64_t deadline_ns = ladei_clock_ns(CLOCK_MONOTONIC) + g->timeout_ns;
   ladei_backoff backoff = {0};
   lade_status status;
   while ((status = state_ask(g, what)) == LADE_NOT_READY) LADEI_TRY(wait_on(g, what, deadline_ns, &backoff));
@@ -101,7 +102,7 @@ static lade_status call_settle(const nccl_group *g, const char *what, int code) 
 
 /* Waits until the work queued on the stream so far has ended, or NCCL reports a failure. */
 static lade_status stream_await(const nccl_group *g, const char *what, const ladei_stream *stream) {
-  uint64_t deadline_ns = ladei_group_wall_ns() + g->timeout_ns;
+  uint64_t deadline_ns = ladei_clock_ns(CLOCK_MONOTONIC) + g->timeout_ns;
   ladei_backoff backoff = {0};
   lade_status status;
   LADEI_TRY(ops_of(g)->event_record(g->runtime->self, g->event, stream));

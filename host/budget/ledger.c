@@ -30,6 +30,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/lock.h"
 #include "host/budget/ledger_file.h"
 #include "host/budget/ledger_process.h"
@@ -82,11 +83,9 @@ bool ladei_ledger_path(const char *root, uint32_t user, const char *name, char o
 /* ---- Create, destroy --------------------------------------------------------------------------------------------- */
 
 static ladei_ledger_slot slot_of_terms(const ladei_ledger_terms *terms) {
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
   ladei_ledger_slot slot = {.mark = LADEI_LEDGER_TAKEN,
                             .share = terms->share,
-                            .since_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec,
+                            .since_ns = ladei_clock_ns(CLOCK_REALTIME),
                             .total_bytes = terms->total_bytes,
                             .default_bytes = terms->default_bytes,
                             .cap_bytes = terms->cap_bytes,

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file_limit.h"
 
 static int system_open(void *user, const char *path, int flags, mode_t mode) {
@@ -50,10 +51,8 @@ static ssize_t system_pwrite(void *user, int fd, const void *data, size_t bytes,
 }
 /* The settable clock does not matter: steps of it change no wait. */
 static uint64_t system_monotonic_ns(void *user) {
-  struct timespec now;
   (void)user;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+  return ladei_clock_ns(CLOCK_MONOTONIC);
 }
 static void system_sleep(void *user, uint64_t ns) {
   struct timespec pause = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};

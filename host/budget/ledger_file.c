@@ -10,6 +10,7 @@
  * order to it are held across fork(), too, in whatever order their owners came to be.
  */
 #include "host/budget/ledger_file.h"
+#include "base/clock.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -371,12 +372,6 @@ void ladei_ledger_file_read_ahead(ladei_ledger_file *file) {
   if (descriptor_owner(file, &found) == OWN) (void)bytes_read(file, "", (size_t)found.st_size, &ignored);
 }
 
-static uint64_t wall_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
 /* Nothing was written yet; or the file was emptied while something was written after its begin. */
 static bool header_is_missing(const ladei_ledger_file *file) {
   static const char zeros[offsetof(ladei_ledger_header, requests)];
@@ -389,7 +384,7 @@ bool ladei_ledger_file_read(ladei_ledger_file *file, const char *path, size_t by
   size_t count;
   if (!bytes_read(file, path, bytes, fault)) return false;
   if (header_is_missing(file) && most_slots != 0) {
-    ladei_ledger_header_make(ladei_ledger_file_header(file), most_slots, wall_ns());
+    ladei_ledger_header_make(ladei_ledger_file_header(file), most_slots, ladei_clock_ns(CLOCK_REALTIME));
     if (!all_write(file, file->data, LADEI_LEDGER_HEADER_BYTES, 0)) {
       (void)fault_of_call(fault, path, "written");
       (void)file->calls->ftruncate(file->calls->user, file->fd, 0); /* part of a header would be refused for good */

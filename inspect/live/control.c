@@ -38,6 +38,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/thread.h"
@@ -87,11 +88,7 @@ struct ladei_control {
   control_job *job;        /* NULL, or one that WAITS or is RUNNING */
 };
 
-static uint64_t now_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
+static uint64_t now_ms(void) { return ladei_clock_ns(CLOCK_MONOTONIC) / 1000000; }
 
 /* --- what is done ------------------------------------------------------------------------------------------------- */
 

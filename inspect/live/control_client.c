@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/cancellation.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/thread.h"
@@ -35,11 +36,7 @@ typedef struct control_call {
   int socket;
 } control_call;
 
-static uint64_t clock_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
+static uint64_t clock_ms(void) { return ladei_clock_ns(CLOCK_MONOTONIC) / 1000000; }
 
 static lade_status call_error(const control_call *call, const char *what) {
   int code = errno;

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/cancellation.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file_limit.h"
 #include "base/lock.h"
@@ -55,12 +56,6 @@ struct lade_publisher {
   bool stop;
 };
 
-static uint64_t wall_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
 /* --- refreshing --------------------------------------------------------------------------------------------------- */
 
 /* A key that was not there at the begin, or is in another place, has none here. */
@@ -79,7 +74,7 @@ static void values_store(lade_publisher *p) {
   atomic_store_explicit(&header->sequence, sequence + 1, memory_order_relaxed);
   /* L2: each is a release, so that a reader that sees one of them sees the odd number, too. */
   for (size_t i = 0; i < p->value_count; i++) atomic_store_explicit(&values[i], p->values[i], memory_order_release);
-  atomic_store_explicit(&header->refreshed_ns, wall_ns(), memory_order_release);
+  atomic_store_explicit(&header->refreshed_ns, ladei_clock_ns(CLOCK_REALTIME), memory_order_release);
   atomic_store_explicit(&header->sequence, sequence + 2, memory_order_release);
 }
 
@@ -159,7 +154,7 @@ static ladei_published_header header_plan(const lade_publisher *p, uint64_t text
   ladei_published_header h = {.version = LADEI_PUBLISHED_VERSION,
                               .header_bytes = sizeof h,
                               .process_id = p->process_id,
-                              .started_ns = wall_ns(),
+                              .started_ns = ladei_clock_ns(CLOCK_REALTIME),
                               .interval_ms = p->interval_ms,
                               .part_count = (uint32_t)p->part_count,
                               .value_count = p->value_count,

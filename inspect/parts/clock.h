@@ -6,16 +6,15 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "runtime/ops.h"
 
 static inline bool ladei_inspect_is_simulated(lade_runtime *runtime) { return strcmp(runtime->ops->name, "sim") == 0; }
 
 /* The offset to add to the runtime's clock. */
 static inline uint64_t ladei_inspect_clock_offset_ns(lade_runtime *runtime) {
-  struct timespec now;
   if (ladei_inspect_is_simulated(runtime)) return 0;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec - runtime->ops->now_ns(runtime->self);
+  return ladei_clock_ns(CLOCK_REALTIME) - runtime->ops->now_ns(runtime->self);
 }
 
 static inline uint64_t ladei_inspect_now_ns(lade_runtime *runtime) {

@@ -48,6 +48,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/lock.h"
 #include "pipeline/storage/storage.h"
@@ -240,12 +241,6 @@ static unsigned entries_enter(uring *self, unsigned count) {
   return taken;
 }
 
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* Marks a request for its first cancellation since it is in the kernel. */
 static void request_mark(uring *self, ladei_pipe_storage_request *request) {
   ladei_lock_assert_held(&self->lock);
@@ -257,7 +252,7 @@ static void request_mark(uring *self, ladei_pipe_storage_request *request) {
 /* Cancellations go to the kernel: says when they are repeated. */
 static void again_set(uring *self) {
   ladei_lock_assert_held(&self->lock);
-  uint64_t next_ns = now_ns() + self->pause_ns;
+  uint64_t next_ns = ladei_clock_ns(CLOCK_MONOTONIC) + self->pause_ns;
   if (self->again_ns == 0 || next_ns < self->again_ns) self->again_ns = next_ns;
 }
 
@@ -384,7 +379,7 @@ static void asked_mark(uring *self) {
 /* The reaper repeats the cancellations that are due (I6). */
 static void cancels_repeat(uring *self) {
   uint64_t again_ns = self->again_ns;
-  if (again_ns == 0 || now_ns() < again_ns) return;
+  if (again_ns == 0 || ladei_clock_ns(CLOCK_MONOTONIC) < again_ns) return;
   ladei_lock_acquire(&self->lock);
   if (self->unanswered == 0) asked_mark(self);
   work_submit_unlock(self);
@@ -397,7 +392,7 @@ static uint64_t wait_until_again(uring *self, uint64_t wait_ns) {
   ladei_lock_acquire(&self->lock);
   bool answered = self->unanswered == 0;
   ladei_lock_release(&self->lock);
-  uint64_t now = now_ns();
+  uint64_t now = ladei_clock_ns(CLOCK_MONOTONIC);
   uint64_t left_ns = again_ns > now ? again_ns - now : 0;
   return answered && left_ns < wait_ns ? left_ns : wait_ns;
 }

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/library_functions.h"
 #include "runtime/cuda/cuda.h"
@@ -103,10 +104,8 @@ static lade_status runtime_close(void *self) {
 }
 
 static uint64_t now_ns(void *self) {
-  struct timespec now;
   (void)self;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+  return ladei_clock_ns(CLOCK_MONOTONIC);
 }
 
 static const char *native_error_text(void *self, int64_t native_code) {

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "config/config.h"
 #include "host/budget/ledger.h"
@@ -108,12 +109,6 @@ static const char *age_text(uint64_t since_ns, uint64_t now_ns, char room[32]) {
   return room;
 }
 
-static uint64_t wall_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
 /* ---- The process that locks the file ----------------------------------------------------------------------------------- */
 
 /* A line of /proc/PID/fdinfo/FD: "lock: 1: FLOCK ADVISORY WRITE 1234 00:19:12 0 EOF". */
@@ -175,7 +170,7 @@ static void text_print(const char *path, const ladei_ledger_survey *survey, bool
   char budget[24], held[24], released[24];
   uint32_t owner = lock_owner(path, survey), namespace_id = ladei_ledger_namespace();
   bool foreign = false;
-  uint64_t now_ns = wall_ns();
+  uint64_t now_ns = ladei_clock_ns(CLOCK_REALTIME);
   printf("%s: %s of %s held by %u pools\n", path, size_text(survey->answer.held_bytes, held),
          size_text(survey->answer.budget_bytes, budget), survey->answer.pools);
   if (release_dead)

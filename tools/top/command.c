@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "inspect/live/published.h"
 #include "tools/common/options.h"
@@ -177,15 +178,10 @@ static bool unread_add(top_rows *rows, uint64_t process_id, uint32_t publisher) 
   return true;
 }
 
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
 static bool snapshot_rows(const lade_snapshot *snapshot, const ladei_published_about *about, uint32_t publisher,
                           top_rows *rows) {
-  bool added = true, stale = ladei_published_is_stale(about->interval_ms, snapshot->time_ns, now_ns());
+  bool added = true,
+       stale = ladei_published_is_stale(about->interval_ms, snapshot->time_ns, ladei_clock_ns(CLOCK_REALTIME));
   for (uint32_t part = 0; part < snapshot->parts.count && added; part++) {
     top_row row = {.process_id = snapshot->process_id,
                    .publisher = publisher,

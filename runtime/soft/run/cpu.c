@@ -18,6 +18,7 @@
 #include <sched.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/thread.h"
 #include "runtime/soft/run/queue.h"
 #include "runtime/soft/run/run.h"
@@ -34,9 +35,7 @@ enum { SPIN_NS = 20000, SPINS_PER_LOOK = 32 };
 
 static uint64_t now_ns(soft_runtime *rt) {
   (void)rt;
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+  return ladei_clock_ns(CLOCK_MONOTONIC);
 }
 
 static void spin_pause(void) {
