@@ -6,9 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/cancellation.h"
+#include "base/call.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "device/native/native.h"
 #include "device/observe/history.h"
 #include "device/state/backend.h"
@@ -48,16 +47,7 @@ static inline lade_status ladei_device_recounted(lade_device_allocator *allocato
   (allocator->backend->has_heap ? ladei_device_native_##function(__VA_ARGS__)                                          \
                                 : ladei_device_backend_lacks(allocator, "lade_device_" #function))
 
-/* One of both while the thread's cancellation waits (I1 of device.c). */
-#define LADEI_DEVICE_HELD(status, call)                                                                                \
-  do {                                                                                                                 \
-    int cancellation = ladei_cancellation_hold();                                                                      \
-    (status) = (call);                                                                                                 \
-    ladei_cancellation_resume(cancellation);                                                                           \
-    ladei_log_flush();                                                                                                 \
-  } while (0)
-
-/* The same for calls that may cause events, as an operation that captures a context from `level` on. */
+/* LADEI_HELD for calls that may cause events, as an operation that captures a context from `level` on. */
 #define LADEI_DEVICE_OPERATION(level, call)                                                                            \
   do {                                                                                                                 \
     int cancellation = ladei_cancellation_hold();                                                                      \

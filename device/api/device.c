@@ -198,14 +198,14 @@ lade_status lade_device_base_get(lade_device_allocator *allocator, const void *p
   if (status != LADE_OK) return status;
   if (out_base == NULL || out_bytes == NULL)
     return ladei_error_null(__func__, out_base == NULL ? "out_base" : "out_bytes");
-  LADEI_DEVICE_HELD(status, LADEI_DEVICE_CALL(base_get, allocator, pointer, out_base, out_bytes));
+  LADEI_HELD(status, LADEI_DEVICE_CALL(base_get, allocator, pointer, out_base, out_bytes));
   return status;
 }
 
 lade_status lade_device_peer_add(lade_device_allocator *allocator, int peer) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK || peer == allocator->device) return status;
-  LADEI_DEVICE_HELD(status, LADEI_DEVICE_CALL(peer_add, allocator, peer));
+  LADEI_HELD(status, LADEI_DEVICE_CALL(peer_add, allocator, peer));
   return status;
 }
 
@@ -215,7 +215,7 @@ lade_status lade_device_ipc_export(lade_device_allocator *allocator, const void 
   if (status != LADE_OK) return status;
   if (out_handle == NULL || out_offset == NULL)
     return ladei_error_null(__func__, out_handle == NULL ? "out_handle" : "out_offset");
-  LADEI_DEVICE_HELD(status, LADEI_DEVICE_NATIVE(ipc_export, allocator, pointer, out_handle, out_offset));
+  LADEI_HELD(status, LADEI_DEVICE_NATIVE(ipc_export, allocator, pointer, out_handle, out_offset));
   return status;
 }
 
@@ -223,7 +223,7 @@ lade_status lade_device_shared_export(lade_device_allocator *allocator, const vo
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   if (out == NULL) return ladei_error_null(__func__, "out");
-  LADEI_DEVICE_HELD(status, LADEI_DEVICE_NATIVE(shared_export, allocator, pointer, out));
+  LADEI_HELD(status, LADEI_DEVICE_NATIVE(shared_export, allocator, pointer, out));
   return status;
 }
 
@@ -236,21 +236,21 @@ lade_status lade_device_pool_begin(lade_device_allocator *allocator, lade_device
   if (id.first == 0 && id.second == 0)
     return ladei_error_argument(__func__, "id", "an id that is not (0, 0)", "(0, 0), which names no pool");
   if (stream_count > 0 && streams == NULL) return ladei_error_null(__func__, "streams");
-  LADEI_DEVICE_HELD(status, LADEI_DEVICE_CALL(pool_begin, allocator, id, streams, stream_count));
+  LADEI_HELD(status, LADEI_DEVICE_CALL(pool_begin, allocator, id, streams, stream_count));
   return ladei_device_recounted(allocator, status);
 }
 
 lade_status lade_device_pool_end(lade_device_allocator *allocator, lade_device_pool_id id) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  LADEI_DEVICE_HELD(status, LADEI_DEVICE_CALL(pool_end, allocator, id));
+  LADEI_HELD(status, LADEI_DEVICE_CALL(pool_end, allocator, id));
   return ladei_device_recounted(allocator, status);
 }
 
 lade_status lade_device_pool_release(lade_device_allocator *allocator, lade_device_pool_id id) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  LADEI_DEVICE_HELD(status, LADEI_DEVICE_CALL(pool_release, allocator, id));
+  LADEI_HELD(status, LADEI_DEVICE_CALL(pool_release, allocator, id));
   return ladei_device_recounted(allocator, status);
 }
 
@@ -260,7 +260,7 @@ lade_status lade_device_pool_live_equals(lade_device_allocator *allocator, lade_
   if (status != LADE_OK) return status;
   if (out_equal == NULL) return ladei_error_null(__func__, "out_equal");
   if (count > 0 && pointers == NULL) return ladei_error_null(__func__, "pointers");
-  LADEI_DEVICE_HELD(status, LADEI_DEVICE_NATIVE(pool_live_equals, allocator, id, pointers, count, out_equal));
+  LADEI_HELD(status, LADEI_DEVICE_NATIVE(pool_live_equals, allocator, id, pointers, count, out_equal));
   return status;
 }
 

@@ -19,13 +19,13 @@ lade_status lade_device_pool_create(lade_device_allocator *allocator, const lade
   lade_device_pool_options own;
   status = ladei_options_read("lade_device_pool_options", options, &own, sizeof own);
   if (status == LADE_OK) status = ladei_options_reserved(__func__, "options.reserved", own.reserved);
-  if (status == LADE_OK) LADEI_DEVICE_HELD(status, LADEI_DEVICE_NATIVE(pool_create, allocator, &own, out_id));
+  if (status == LADE_OK) LADEI_HELD(status, LADEI_DEVICE_NATIVE(pool_create, allocator, &own, out_id));
   return status;
 }
 
 lade_status lade_device_pool_retain(lade_device_allocator *allocator, lade_device_pool_id id) {
   lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status == LADE_OK) LADEI_DEVICE_HELD(status, LADEI_DEVICE_NATIVE(pool_retain, allocator, id));
+  if (status == LADE_OK) LADEI_HELD(status, LADEI_DEVICE_NATIVE(pool_retain, allocator, id));
   return status;
 }
 
@@ -35,7 +35,7 @@ lade_status lade_device_pool_info_get(lade_device_allocator *allocator, lade_dev
   if (status != LADE_OK) return status;
   if (info == NULL) return ladei_error_null(__func__, "info");
   lade_device_pool_info own = {.struct_size = sizeof own};
-  LADEI_DEVICE_HELD(status, LADEI_DEVICE_NATIVE(pool_info_get, allocator, id, &own));
+  LADEI_HELD(status, LADEI_DEVICE_NATIVE(pool_info_get, allocator, id, &own));
   if (status != LADE_OK) return status;
   return ladei_stats_write("lade_device_pool_info", &own, sizeof own, info);
 }
@@ -55,13 +55,13 @@ lade_status lade_device_pool_suspend(lade_device_allocator *allocator, lade_devi
   lade_device_suspend_options own;
   status = ladei_options_read("lade_device_suspend_options", options, &own, sizeof own);
   if (status == LADE_OK) status = ladei_options_reserved(__func__, "options.reserved", own.reserved);
-  if (status == LADE_OK) LADEI_DEVICE_HELD(status, LADEI_DEVICE_NATIVE(pool_suspend, allocator, id, &own, out_bytes));
+  if (status == LADE_OK) LADEI_HELD(status, LADEI_DEVICE_NATIVE(pool_suspend, allocator, id, &own, out_bytes));
   return ladei_device_recounted(allocator, ladei_error_out_of_memory(status));
 }
 
 lade_status lade_device_pool_resume(lade_device_allocator *allocator, lade_device_pool_id id) {
   lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status == LADE_OK) LADEI_DEVICE_HELD(status, LADEI_DEVICE_NATIVE(pool_resume, allocator, id));
+  if (status == LADE_OK) LADEI_HELD(status, LADEI_DEVICE_NATIVE(pool_resume, allocator, id));
   return status == LADE_OK ? ladei_device_recounted(allocator, status) : ladei_error_out_of_memory(status);
 }
 
@@ -72,7 +72,7 @@ lade_status lade_device_scope_begin_thread(lade_device_allocator *allocator, lad
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   if (out_scope == NULL) return ladei_error_null(__func__, "out_scope");
-  LADEI_DEVICE_HELD(status, LADEI_DEVICE_NATIVE(scope_begin_thread, allocator, id, out_scope));
+  LADEI_HELD(status, LADEI_DEVICE_NATIVE(scope_begin_thread, allocator, id, out_scope));
   return ladei_device_recounted(allocator, status);
 }
 
@@ -82,13 +82,13 @@ lade_status lade_device_scope_begin_streams(lade_device_allocator *allocator, la
   if (status != LADE_OK) return status;
   if (out_scope == NULL) return ladei_error_null(__func__, "out_scope");
   if (stream_count > 0 && streams == NULL) return ladei_error_null(__func__, "streams");
-  LADEI_DEVICE_HELD(status, LADEI_DEVICE_NATIVE(scope_begin_streams, allocator, id, streams, stream_count, out_scope));
+  LADEI_HELD(status, LADEI_DEVICE_NATIVE(scope_begin_streams, allocator, id, streams, stream_count, out_scope));
   return ladei_device_recounted(allocator, status);
 }
 
 lade_status lade_device_scope_end(lade_device_allocator *allocator, uint64_t scope) {
   lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status == LADE_OK) LADEI_DEVICE_HELD(status, LADEI_DEVICE_NATIVE(scope_end, allocator, scope));
+  if (status == LADE_OK) LADEI_HELD(status, LADEI_DEVICE_NATIVE(scope_end, allocator, scope));
   return status == LADE_OK ? ladei_device_recounted(allocator, status) : status;
 }
 
@@ -99,7 +99,7 @@ lade_status lade_device_provider_set(lade_device_allocator *allocator, const lad
   if (status != LADE_OK) return status;
   if (provider == NULL) return ladei_error_null(__func__, "provider");
   if (allocator->backend->is_uncached) return ladei_device_backend_lacks(allocator, __func__);
-  LADEI_DEVICE_HELD(status, LADEI_DEVICE_NATIVE(provider_set, allocator, provider));
+  LADEI_HELD(status, LADEI_DEVICE_NATIVE(provider_set, allocator, provider));
   return status;
 }
 
@@ -109,14 +109,14 @@ lade_status lade_device_set_caching(lade_device_allocator *allocator, bool enabl
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   if (allocator->backend->is_uncached) return ladei_device_backend_lacks(allocator, __func__);
-  LADEI_DEVICE_HELD(status, LADEI_DEVICE_NATIVE(set_caching, allocator, enabled));
+  LADEI_HELD(status, LADEI_DEVICE_NATIVE(set_caching, allocator, enabled));
   return ladei_device_recounted(allocator, status);
 }
 
 lade_status lade_device_frees_hold(lade_device_allocator *allocator) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status == LADE_OK && allocator->backend->is_uncached) return ladei_device_backend_lacks(allocator, __func__);
-  if (status == LADE_OK) LADEI_DEVICE_HELD(status, LADEI_DEVICE_NATIVE(frees_hold, allocator));
+  if (status == LADE_OK) LADEI_HELD(status, LADEI_DEVICE_NATIVE(frees_hold, allocator));
   return status;
 }
 

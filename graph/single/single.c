@@ -29,9 +29,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cancellation.h"
+#include "base/call.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "base/options.h"
 #include "base/thread.h"
 #include "device/for_graphs.h"
@@ -338,10 +337,8 @@ static lade_status capture_now(lade_device_allocator *allocator, const char *cal
 lade_status lade_graph_capture(lade_device_allocator *allocator, const lade_graph_options *options,
                                lade_graph_work work, void *user, lade_graph **out) {
   if (work == NULL || out == NULL) return ladei_error_null(__func__, work == NULL ? "work" : "out");
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = capture_now(allocator, __func__, options, work, user, out);
-  ladei_cancellation_resume(cancellation);
-  ladei_log_flush();
+  lade_status status;
+  LADEI_HELD(status, capture_now(allocator, __func__, options, work, user, out));
   return status;
 }
 
@@ -448,10 +445,8 @@ static lade_status adopt_now(lade_device_allocator *allocator, const char *call,
 lade_status lade_graph_adopt(lade_device_allocator *allocator, lade_device_pool_id pool, void *native_graph,
                              const lade_graph_options *options, lade_graph **out) {
   if (out == NULL) return ladei_error_null(__func__, "out");
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = adopt_now(allocator, __func__, pool, native_graph, options, out);
-  ladei_cancellation_resume(cancellation);
-  ladei_log_flush();
+  lade_status status;
+  LADEI_HELD(status, adopt_now(allocator, __func__, pool, native_graph, options, out));
   return status;
 }
 
@@ -587,10 +582,8 @@ static lade_status update_native_now(lade_graph *graph, const char *call, lade_d
 lade_status lade_graph_update_native(lade_graph *graph, lade_device_pool_id pool, void *native_graph,
                                      bool *out_in_place) {
   LADEI_TRY(graph_check(graph, __func__));
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = update_native_now(graph, __func__, pool, native_graph, out_in_place);
-  ladei_cancellation_resume(cancellation);
-  ladei_log_flush();
+  lade_status status;
+  LADEI_HELD(status, update_native_now(graph, __func__, pool, native_graph, out_in_place));
   return status;
 }
 
@@ -726,9 +719,7 @@ lade_status lade_graph_destroy(lade_graph *graph, bool wait) {
   LADEI_TRY(graph_check(graph, __func__));
   int open = atomic_load(&graph->open_updates);
   if (open > 0) return ladei_error(LADE_ERR_BUSY, 0, "%s: %d updates of the graph are open", __func__, open);
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = destroy_now(graph, wait);
-  ladei_cancellation_resume(cancellation);
-  ladei_log_flush();
+  lade_status status;
+  LADEI_HELD(status, destroy_now(graph, wait));
   return status;
 }

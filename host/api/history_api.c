@@ -56,7 +56,7 @@ static lade_status history_set(lade_pinned_pool *pool, const lade_history_option
 
 lade_status lade_pinned_history_set(lade_pinned_pool *pool, const lade_history_options *options) {
   lade_status status;
-  LADEI_PINNED_HELD(status, history_set(pool, options));
+  LADEI_HELD(status, history_set(pool, options));
   return status;
 }
 
@@ -109,7 +109,7 @@ lade_status lade_pinned_annotate(lade_pinned_pool *pool, const void *pointer, co
   ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
   if (history == NULL) return LADE_OK;
   if (pointer == NULL) {
-    LADEI_PINNED_HELD(status, note_write(history, 0, 0, NULL, text, __func__));
+    LADEI_HELD(status, note_write(history, 0, 0, NULL, text, __func__));
     return status;
   }
   ladei_pinned_lookup found = ladei_pinned_lookup_find(&pool->map, pointer);
@@ -122,7 +122,7 @@ lade_status lade_pinned_annotate(lade_pinned_pool *pool, const void *pointer, co
   const noted_block noted = {found.block, found.word,
                              ladei_pinned_segment_block_bytes(found.segment, found.block, found.word)};
   uint64_t bytes = ladei_pinned_block_requested(found.block);
-  LADEI_PINNED_HELD(status, note_write(history, found.address, bytes, &noted, text, __func__));
+  LADEI_HELD(status, note_write(history, found.address, bytes, &noted, text, __func__));
   return status;
 }
 

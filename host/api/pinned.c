@@ -522,7 +522,7 @@ lade_status lade_pinned_record_event(lade_pinned_pool *pool, void *pointer, lade
 
 lade_status lade_pinned_record_use(lade_pinned_pool *pool, void *pointer, lade_stream stream) {
   lade_status status;
-  LADEI_PINNED_HELD(status, block_note(pool, pointer, stream, LADEI_NOTE_NOW, __func__));
+  LADEI_HELD(status, block_note(pool, pointer, stream, LADEI_NOTE_NOW, __func__));
   return status;
 }
 
@@ -542,7 +542,7 @@ lade_status lade_pinned_free_after(lade_pinned_pool *pool, void *pointer, lade_e
 lade_status lade_pinned_stream_retire(lade_pinned_pool *pool, lade_stream stream) {
   lade_status status;
   LADEI_TRY(ladei_pinned_enter(pool, __func__));
-  LADEI_PINNED_HELD(status, ladei_retire_shards_stream_retire(pool->retire, stream));
+  LADEI_HELD(status, ladei_retire_shards_stream_retire(pool->retire, stream));
   return status;
 }
 
@@ -556,7 +556,7 @@ static lade_status events_process(lade_pinned_pool *pool) {
 lade_status lade_pinned_process_events(lade_pinned_pool *pool) {
   lade_status status;
   LADEI_TRY(ladei_pinned_enter(pool, __func__));
-  LADEI_PINNED_HELD(status, events_process(pool));
+  LADEI_HELD(status, events_process(pool));
   return status;
 }
 
@@ -578,7 +578,7 @@ static lade_status cache_empty(lade_pinned_pool *pool) {
 lade_status lade_pinned_empty_cache(lade_pinned_pool *pool) {
   lade_status status;
   LADEI_TRY(ladei_pinned_enter(pool, __func__));
-  LADEI_PINNED_HELD(status, cache_empty(pool));
+  LADEI_HELD(status, cache_empty(pool));
   return status;
 }
 
@@ -591,7 +591,7 @@ static lade_status cache_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
 lade_status lade_pinned_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
   lade_status status;
   LADEI_TRY(ladei_pinned_enter(pool, __func__));
-  LADEI_PINNED_HELD(status, cache_trim(pool, keep_bytes));
+  LADEI_HELD(status, cache_trim(pool, keep_bytes));
   return status;
 }
 
@@ -605,7 +605,7 @@ lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int devi
   lade_status status;
   LADEI_TRY(pool == NULL ? LADE_OK : bytes_check(__func__, bytes));
   LADEI_TRY(ladei_pinned_enter(pool, __func__));
-  LADEI_PINNED_HELD(status, reserve_near(pool, bytes, device, __func__));
+  LADEI_HELD(status, reserve_near(pool, bytes, device, __func__));
   return status;
 }
 

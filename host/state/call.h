@@ -3,15 +3,14 @@
  * The frame of the public calls on a pool. The fast path (Note [Fast path] in pinned.c) has none of it.
  *
  *   enter       the arguments that must be there; a forked child has no pools
- *   held        driver calls: the thread's cancellation waits, lines of the log that were kept come after it
+ *   LADEI_HELD  driver calls (base/call.h)
  *   aside       work of a call for others on its way
  */
 #ifndef LADE_HOST_STATE_CALL_H
 #define LADE_HOST_STATE_CALL_H
 
-#include "base/cancellation.h"
+#include "base/call.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "host/state/pool_state.h"
 
 /* `call` is the public function, for messages, here and below. In a forked child the thread-local names no pool. */
@@ -26,14 +25,6 @@ static inline lade_status ladei_pinned_enter_with(const lade_pinned_pool *pool, 
                                                   const char *call) {
   return pool != NULL && !given ? ladei_error_null(call, name) : ladei_pinned_enter(pool, call);
 }
-
-#define LADEI_PINNED_HELD(status, expression)                                                                          \
-  do {                                                                                                                 \
-    int cancellation = ladei_cancellation_hold();                                                                      \
-    (status) = (expression);                                                                                           \
-    ladei_cancellation_resume(cancellation);                                                                           \
-    ladei_log_flush();                                                                                                 \
-  } while (0)
 
 /* Held, and in the middle of a call that does not need it: a failure is none of the call's, and leaves the thread's
  * error record alone. */

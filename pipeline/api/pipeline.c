@@ -18,11 +18,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/cancellation.h"
+#include "base/call.h"
 #include "base/cgroups.h"
 #include "base/error.h"
 #include "base/living.h"
-#include "base/log.h"
 #include "base/options.h"
 #include "base/size.h"
 #include "pipeline/api/ticket.h"
@@ -409,10 +408,7 @@ lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_pool *pool, 
   if (status == LADE_OK && (own.device < 0 || own.device >= devices))
     status = ladei_error(LADE_ERR_NO_DEVICE, 0, "pipeline: device %d of %d", own.device, devices);
   if (status == LADE_OK) {
-    int cancellation = ladei_cancellation_hold();
-    status = pipeline_new(runtime, pool, &own, devices, out);
-    ladei_cancellation_resume(cancellation);
-    ladei_log_flush();
+    LADEI_HELD(status, pipeline_new(runtime, pool, &own, devices, out));
     if (status == LADE_OK) {
       ladei_living_add(&(*out)->living, LADEI_LIVING_PIPELINE, *out);
       created_log(*out);
@@ -498,9 +494,7 @@ static lade_status pipeline_destroy(lade_pipeline *pipeline, bool cancel) {
 
 lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel) {
   if (pipeline == NULL) return LADE_OK;
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = pipeline_destroy(pipeline, cancel);
-  ladei_cancellation_resume(cancellation);
-  ladei_log_flush();
+  lade_status status;
+  LADEI_HELD(status, pipeline_destroy(pipeline, cancel));
   return status;
 }
