@@ -3,8 +3,7 @@
  * The clock of events: cheap to read. Its ticks become runtime and wall-clock times only when events are read.
  *
  *   TSC       the processor's counter: 10 ns per read, CLOCK_MONOTONIC 24 ns (benchmarks/micro/inspect/history.c); if
- *             the
- *             kernel found the counters of all processors in step, and keeps time by them itself
+ *             the kernel found the counters of all processors in step, and keeps time by them itself
  *   SYSTEM    CLOCK_MONOTONIC, elsewhere
  *   VIRTUAL   the runtime's clock, if it is virtual
  *

@@ -107,8 +107,7 @@ typedef struct placement_cost {
  *   If more is free than random replacement leaves anyhow, from PLACEMENT_FREE parts of PLACEMENT_ALL on, there is
  *   something to be given back: one page for each further part, up to PLACEMENT_MOST, from the lowest block to the
  *   highest. Not with one segment, which nothing can empty.
- *   Simulated with the lists of benchmarks/micro/sizes.h in 64 segments, reserved by requested bytes after 20
- *   turnovers,
+ *   Simulated with the lists of benchmarks/micro/sizes.h in 64 segments: reserved by requested bytes after 20 turnovers,
  *   median and largest of 30 and 80 runs:     token 1.124, 1.159    dali 1.187, 1.295
  *   with a weight of the request's size:            1.148, 1.176         1.190, 1.311
  *   Neither finer nor coarser sizes, nor a look at more blocks, nor the fullest segment first did better. The rest is

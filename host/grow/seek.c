@@ -8,9 +8,8 @@
  *                           (cap_wait.h) and look again, also for blocks of other sizes than the class has; or wait
  *                           for a block to come back, if the pool waits and blocks are pending or in caches that
  *                           only their owners can empty; or LADE_ERR_LIMIT
- *          beyond the       the same; the other pools of the budget are asked to give back, and the wait is for them,
- *                           too
- *          budget
+ *          beyond the       the same; the other pools of the budget are asked to give back, and the wait is for
+ *          budget           them, too
  *          refused          give all free segments back and try once more; or stop transits and look again;
  *                           or LADE_ERR_OUT_OF_PINNED_MEMORY
  *

@@ -7,8 +7,7 @@
  *
  *   ladei_prefault_open(&prefault, &how, address, bytes);
  *   ladei_prefault_allow(&prefault, bytes);
- *   for each part: ladei_prefault_wait(&prefault, end of the part), pin the part   // the next ones are touched
- *                                                                                  meanwhile
+ *   for each part: ladei_prefault_wait(&prefault, end of the part), pin the part   // later ones are touched meanwhile
  *   ladei_prefault_close(&prefault);
  */
 #ifndef LADE_HOST_SOURCE_PREFAULT_H
