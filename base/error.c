@@ -255,3 +255,8 @@ void ladei_error_restore(const lade_error *saved) {
   lade_error *own = record_open(saved->status);
   if (own != NULL) record_copy(own, saved);
 }
+
+void ladei_error_stop(void) {
+  fprintf(stderr, "lade: %s\n", lade_last_error()->text);
+  abort();
+}

@@ -58,6 +58,9 @@ bool ladei_status_is_error(int32_t status);
 void ladei_error_save(lade_error *out);
 void ladei_error_restore(const lade_error *saved);
 
+/* A recount found broken invariants, which the record says: prints it, and stops the program near the cause. */
+_Noreturn void ladei_error_stop(void);
+
 /* For a sequence of calls each of which may fail, with nothing to clean up in between. */
 #define LADEI_TRY(call)                                                                                                \
   do {                                                                                                                 \

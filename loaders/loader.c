@@ -112,23 +112,15 @@ lade_status ladei_loader_slots_check(lade_loader *loader) {
                      (unsigned long long)count, (unsigned long long)wanted);
 }
 
-static void slots_recount(lade_loader *loader) {
-#ifndef NDEBUG
-  if (ladei_loader_slots_check(loader) == LADE_OK) return;
-  fprintf(stderr, "lade: %s\n", lade_last_error()->text);
-  abort();
-#else
-  (void)loader;
-#endif
-}
-
 /* Called with the lock. */
 static void slot_set(lade_loader *loader, ladei_loader_slot *s, ladei_loader_slot_state state) {
   ladei_lock_assert_held(&loader->lock);
   assert(slot_may_become(s->state, state) && "I4");
   assert(slot_ticket_fits(s, state) && "I3");
   s->state = state;
-  slots_recount(loader);
+#ifndef NDEBUG
+  if (ladei_loader_slots_check(loader) != LADE_OK) ladei_error_stop();
+#endif
   ladei_condition_broadcast(&loader->changed);
 }
 

@@ -3,9 +3,6 @@
 #ifndef LADE_DEVICE_API_CALL_H
 #define LADE_DEVICE_API_CALL_H
 
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "base/call.h"
 #include "base/error.h"
 #include "device/native/native.h"
@@ -27,10 +24,7 @@ static inline lade_status ladei_device_recounted(lade_device_allocator *allocato
     return status;
   atomic_store_explicit(&allocator->recounts.calls, 0, memory_order_relaxed);
   size_t looked_at = 0;
-  if (allocator->backend->recount(allocator, &looked_at) != LADE_OK) {
-    fprintf(stderr, "lade: %s\n", lade_last_error()->text);
-    abort();
-  }
+  if (allocator->backend->recount(allocator, &looked_at) != LADE_OK) ladei_error_stop();
   atomic_store_explicit(&allocator->recounts.calls_per, looked_at / RECORDS_PER_CALL, memory_order_relaxed);
 #else
   (void)allocator;

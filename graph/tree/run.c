@@ -630,14 +630,10 @@ static lade_status outputs_give(const ladei_tree_run *run, lade_graph_value *out
 
 #ifndef NDEBUG
 /* A tree with broken invariants stops the program near the cause. */
-#include <stdio.h>
 static void run_check(lade_graph_tree *tree) {
   lade_error error;
   ladei_error_save(&error);
-  if (ladei_tree_check(tree) == LADE_ERR_INTERNAL) {
-    fprintf(stderr, "lade: %s\n", lade_last_error()->text);
-    abort();
-  }
+  if (ladei_tree_check(tree) == LADE_ERR_INTERNAL) ladei_error_stop();
   ladei_error_restore(&error);
 }
 #else

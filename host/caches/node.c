@@ -14,7 +14,6 @@
 #include "host/caches/node.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -59,10 +58,7 @@ static void lock_release_recounted(ladei_pinned_node *node) {
   if (++node->changes_since_recount > node->changes_per_recount) {
     node->changes_since_recount = 0;
     node->changes_per_recount = (node->reserved_bytes >> LADEI_PINNED_PAGE_SHIFT) / PAGES_PER_CHANGE;
-    if (node_recount_all(node) != LADE_OK) {
-      fprintf(stderr, "lade: %s\n", lade_last_error()->text);
-      abort();
-    }
+    if (node_recount_all(node) != LADE_OK) ladei_error_stop();
   }
 #endif
   ladei_lock_release(&node->lock);

@@ -10,7 +10,6 @@
 #include "pipeline/drivers/execute.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -238,10 +237,7 @@ static void core_recount(lade_pipeline *pipeline) {
   uint64_t slots = 2 * (uint64_t)core->rings[0].depth, transfers = core->unfinished;
   pipeline->changes_since_recount = 0;
   pipeline->changes_per_recount = (slots * 11 + transfers * (slots + transfers)) / RECORDS_PER_CHANGE;
-  if (ladei_pipe_core_check(core) != LADE_OK) {
-    fprintf(stderr, "lade: %s\n", lade_last_error()->text);
-    abort();
-  }
+  if (ladei_pipe_core_check(core) != LADE_OK) ladei_error_stop();
 #else
   (void)pipeline;
 #endif
