@@ -148,6 +148,12 @@ typedef struct ladei_tree_node_input {
   uint32_t reserved;
 } ladei_tree_node_input;
 
+/* An output of a node by its place in a path. */
+typedef struct ladei_tree_position {
+  uint32_t depth;  /* of the node, from 0 */
+  uint32_t output; /* index */
+} ladei_tree_position;
+
 typedef struct ladei_tree_node_output {
   uint64_t address; /* or the number */
   uint64_t bytes;
@@ -155,13 +161,13 @@ typedef struct ladei_tree_node_output {
   uint64_t block_bytes;
   uint32_t kind;                /* lade_graph_output_kind */
   uint32_t source;              /* same: the output before it; input, prior: the input, or LADEI_TREE_BY_POSITION */
-  lade_graph_position position; /* prior without an input */
+  ladei_tree_position position; /* prior without an input */
 } ladei_tree_node_output;
 
 enum { LADEI_TREE_BY_POSITION = 0xffffffffu };
 
 typedef struct ladei_tree_positions {
-  lade_graph_position *list;
+  ladei_tree_position *list;
   uint32_t count;
 } ladei_tree_positions;
 
@@ -321,7 +327,7 @@ bool ladei_tree_path_reserve(ladei_tree_path *path, size_t outputs);
 ladei_tree_entry *ladei_tree_path_push(ladei_tree_path *path, ladei_tree_node *node, lade_graph_function *function,
                                        int64_t id, uint32_t output_count);
 void ladei_tree_path_set(ladei_tree_path *path, size_t depth, uint32_t output, ladei_tree_storage *storage);
-static inline ladei_tree_storage *ladei_tree_path_at(const ladei_tree_path *path, lade_graph_position position) {
+static inline ladei_tree_storage *ladei_tree_path_at(const ladei_tree_path *path, ladei_tree_position position) {
   return position.depth < path->count ? path->rows[path->entries[position.depth].row + position.output] : NULL;
 }
 /* Takes the ending path out of the core, and puts it back. The core's path is empty in between. */
@@ -331,7 +337,7 @@ void ladei_tree_path_return(ladei_tree_core *core, ladei_tree_path *ending);
 void ladei_tree_path_clear(ladei_tree_core *core, ladei_tree_path *path);
 void ladei_tree_path_free(ladei_tree_path *path);
 /* Lists the positions that are alive, and returns their number. `list` has room for path->row_count; NULL: no list. */
-uint32_t ladei_tree_path_alive_list(const ladei_tree_path *path, lade_graph_position *list);
+uint32_t ladei_tree_path_alive_list(const ladei_tree_path *path, ladei_tree_position *list);
 
 /* ---- Recordings (nodes.c) ---------------------------------------------------------------------------------------- */
 

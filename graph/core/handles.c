@@ -264,13 +264,13 @@ void ladei_tree_path_free(ladei_tree_path *path) {
   memset(path, 0, sizeof *path);
 }
 
-uint32_t ladei_tree_path_alive_list(const ladei_tree_path *path, lade_graph_position *list) {
+uint32_t ladei_tree_path_alive_list(const ladei_tree_path *path, ladei_tree_position *list) {
   uint32_t count = 0;
   for (uint32_t depth = 0; depth < path->count; depth++) {
     const ladei_tree_entry *entry = &path->entries[depth];
     for (uint32_t output = 0; output < entry->output_count; output++) {
       if (!ladei_tree_alive(path->rows[entry->row + output])) continue;
-      if (list != NULL) list[count] = (lade_graph_position){depth, output};
+      if (list != NULL) list[count] = (ladei_tree_position){depth, output};
       count++;
     }
   }

@@ -17,7 +17,7 @@ ladei_tree_node *ladei_tree_node_make(ladei_tree_instance *instance, uint32_t in
                                       uint32_t after_dead, uint32_t after) {
   size_t positions = (size_t)before + after_dead + after;
   size_t bytes = sizeof(ladei_tree_node) + inputs * sizeof(ladei_tree_node_input) +
-                 outputs * sizeof(ladei_tree_node_output) + positions * sizeof(lade_graph_position);
+                 outputs * sizeof(ladei_tree_node_output) + positions * sizeof(ladei_tree_position);
   ladei_tree_node *node = calloc(1, bytes);
   if (node == NULL) return NULL;
   node->instance = instance;
@@ -26,7 +26,7 @@ ladei_tree_node *ladei_tree_node_make(ladei_tree_instance *instance, uint32_t in
   node->output_count = outputs;
   node->inputs = (ladei_tree_node_input *)(node + 1);
   node->outputs = (ladei_tree_node_output *)(node->inputs + inputs);
-  node->dead_before = (ladei_tree_positions){(lade_graph_position *)(node->outputs + outputs), before};
+  node->dead_before = (ladei_tree_positions){(ladei_tree_position *)(node->outputs + outputs), before};
   node->dead_after = (ladei_tree_positions){node->dead_before.list + before, after_dead};
   node->after = (ladei_tree_positions){node->dead_after.list + after_dead, after};
   instance->function->nodes++;

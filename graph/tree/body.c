@@ -416,7 +416,7 @@ static size_t older_find(lade_graph_context *context, const ladei_tree_out *out)
 }
 
 /* By the last entry that begins at or before the row: an entry without outputs begins where the next one does. */
-static lade_graph_position row_position(const ladei_tree_path *path, size_t row) {
+static ladei_tree_position row_position(const ladei_tree_path *path, size_t row) {
   size_t low = 0, high = path->count; /* entries from `high` on begin after the row */
   while (low < high) {
     size_t middle = low + (high - low) / 2;
@@ -425,7 +425,7 @@ static lade_graph_position row_position(const ladei_tree_path *path, size_t row)
     else
       high = middle;
   }
-  return (lade_graph_position){(uint32_t)(low - 1), (uint32_t)(row - path->entries[low - 1].row)};
+  return (ladei_tree_position){(uint32_t)(low - 1), (uint32_t)(row - path->entries[low - 1].row)};
 }
 
 static bool name_older(lade_graph_context *context, ladei_tree_out *out) {
@@ -563,7 +563,7 @@ lade_status ladei_tree_context_call(lade_graph_context *context) {
     if (status == LADE_OK && after != LADE_OK) status = callback_failed(context, "the callback behind the body", after);
   }
   if (status == LADE_OK) status = outputs_check(context);
-  if (status == LADE_OK && (context->run->faults & LADE_GRAPH_FAULT_CALLBACK) != 0)
+  if (status == LADE_OK && (context->run->faults & LADEI_TREE_FAULT_CALLBACK) != 0)
     status = ladei_error(LADE_ERR_CALLBACK, 0, "lade_graph_tree_run: let fail: callback");
   return status;
 }

@@ -316,9 +316,9 @@ lade_status lade_graph_tree_backward_done(lade_graph_tree *tree) {
   return LADE_OK;
 }
 
-lade_status lade_graph_tree_fail_next(lade_graph_tree *tree, uint32_t faults) {
-  if ((faults & ~(uint32_t)(2 * LADE_GRAPH_FAULT_LAUNCH - 1)) != 0)
-    return ladei_error_argument(__func__, "faults", "LADE_GRAPH_FAULT_... flags only", "0x%x", faults);
+lade_status ladei_tree_fail_next(lade_graph_tree *tree, uint32_t faults) {
+  if ((faults & ~(uint32_t)(2 * LADEI_TREE_FAULT_LAUNCH - 1)) != 0)
+    return ladei_error_argument(__func__, "faults", "LADEI_TREE_FAULT_... flags only", "0x%x", faults);
   lade_status status = ladei_tree_enter(tree, __func__);
   if (status != LADE_OK) return status;
   tree->faults |= faults;

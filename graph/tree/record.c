@@ -125,7 +125,7 @@ static lade_status instantiate(ladei_tree_run *run, ladei_tree_native *native, u
   const lade_runtime_ops *ops = ladei_tree_ops(tree);
   size_t before = 0, after = 0, total = 0;
   lade_status status = LADE_OK;
-  if ((run->faults & LADE_GRAPH_FAULT_INSTANTIATE) != 0)
+  if ((run->faults & LADEI_TREE_FAULT_INSTANTIATE) != 0)
     status = ladei_error(LADE_ERR_DRIVER, 0, "%s: let fail: instantiate", call_name);
   bool measured = ops->memory_info(tree->runtime->self, tree->device, &before, &total) == LADE_OK;
   ladei_capture_mode mode = ladei_capture_mode_relax(tree->allocator->runtime); /* in the code of another capture */
@@ -144,7 +144,7 @@ static lade_status instantiate(ladei_tree_run *run, ladei_tree_native *native, u
 
 /* The positions that were alive before the body. */
 typedef struct liveness {
-  lade_graph_position *before;
+  ladei_tree_position *before;
   uint32_t before_count;
 } liveness;
 
@@ -156,8 +156,8 @@ static bool liveness_take(const lade_graph_tree *tree, liveness *out) {
 }
 
 /* Lists the dead positions of a list in `to`, and returns their number; NULL: no list. */
-static uint32_t dead_list(const ladei_tree_path *path, const lade_graph_position *list, uint32_t count,
-                          lade_graph_position *to) {
+static uint32_t dead_list(const ladei_tree_path *path, const ladei_tree_position *list, uint32_t count,
+                          ladei_tree_position *to) {
   uint32_t dead = 0;
   for (uint32_t i = 0; i < count; i++) {
     if (ladei_tree_alive(ladei_tree_path_at(path, list[i]))) continue;
@@ -203,7 +203,7 @@ static ladei_tree_node *node_make(ladei_tree_run *run, const lade_graph_context 
   (void)dead_list(path, live->before, live->before_count, node->dead_after.list);
   uint32_t count = ladei_tree_path_alive_list(path, node->after.list);
   for (uint32_t i = 0; i < outputs; i++)
-    if (ladei_tree_out_in_row(&run->tree->outs[i])) node->after.list[count++] = (lade_graph_position){node->depth, i};
+    if (ladei_tree_out_in_row(&run->tree->outs[i])) node->after.list[count++] = (ladei_tree_position){node->depth, i};
   node_inputs_fill(run, context, node);
   node_outputs_fill(run, node);
   node->hash = ladei_tree_hash(&run->tree->core, &run->call);
@@ -292,7 +292,7 @@ static lade_status node_build(ladei_tree_run *run, lade_graph_context *context, 
 /* Takes a checkpoint of the pool after the recording. False: it failed, and the recording counts as a warm-up. */
 static bool checkpoint_take(ladei_tree_run *run, ladei_tree_node *node) {
   lade_graph_tree *tree = run->tree;
-  bool failed = (run->faults & LADE_GRAPH_FAULT_CHECKPOINT_GET) != 0 ||
+  bool failed = (run->faults & LADEI_TREE_FAULT_CHECKPOINT_GET) != 0 ||
                 lade_device_checkpoint_get(tree->allocator, tree->pool, &node->checkpoint) != LADE_OK;
   if (failed) {
     tree->stats.checkpoints_failed++;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reports of a tree: state, counters, recordings, a dump as JSON, and the check of its invariants.
+ * Reports of a tree: state and counters, a dump as JSON, and the check of its invariants.
  *
  * All calls except the check may be made from within a body or callback, in the thread of the run.
  */
@@ -16,36 +16,25 @@ static void reading_leave(lade_graph_tree *tree, bool inside) {
   if (!inside) ladei_tree_leave(tree);
 }
 
-lade_status lade_graph_tree_state_get(lade_graph_tree *tree, lade_graph_tree_state *state) {
-  bool inside = false;
-  if (state == NULL) return ladei_error_null(__func__, "state");
-  lade_status status = ladei_tree_enter_reading(tree, __func__, &inside);
-  if (status != LADE_OK) return status;
-  const ladei_tree_core *core = &tree->core;
-  lade_graph_tree_state own = {.struct_size = sizeof own,
-                               .state = core->state,
-                               .pending = core->pending,
-                               .node = ladei_tree_current_id(core),
-                               .depth = core->path.count,
-                               .runs = core->runs,
-                               .steps = core->marks,
-                               .nodes = core->node_count,
-                               .buffers = core->slots.valid_count,
-                               .alive = core->path.alive,
-                               .pool = tree->pool,
-                               .stream = tree->stream.handle,
-                               .suspended = ladei_tree_suspended(tree)};
-  reading_leave(tree, inside);
-  return ladei_stats_write("lade_graph_tree_state", &own, sizeof own, state);
-}
-
 static void stats_complete(lade_graph_tree *tree, lade_graph_tree_stats *own) {
+  const ladei_tree_core *core = &tree->core;
   lade_device_pool_info info;
   lade_device_pool_info_init(&info);
   *own = tree->stats;
   own->struct_size = sizeof *own;
-  own->nodes = tree->core.node_count;
-  own->driver_bytes = tree->core.driver_bytes;
+  own->state = core->state;
+  own->pending = core->pending;
+  own->node = ladei_tree_current_id(core);
+  own->depth = core->path.count;
+  own->last_run = core->runs;
+  own->steps = core->marks;
+  own->buffers = core->slots.valid_count;
+  own->alive = core->path.alive;
+  own->pool = tree->pool;
+  own->stream = tree->stream.handle;
+  own->suspended = ladei_tree_suspended(tree);
+  own->nodes = core->node_count;
+  own->driver_bytes = core->driver_bytes;
   own->metadata_bytes = tree->metadata_bytes;
   own->alone_bytes = tree->alone_bytes;
   own->checkpoint_blocks = tree->checkpoint_blocks;
@@ -75,42 +64,6 @@ lade_status lade_graph_tree_verify(lade_graph_tree *tree) {
     ladei_tree_awake_end(tree);
   }
   ladei_tree_leave(tree);
-  return status;
-}
-
-/* ---- Recordings -------------------------------------------------------------------------------------------------- */
-
-lade_status lade_graph_tree_nodes_each(lade_graph_tree *tree, lade_graph_node_visit visit, void *user) {
-  bool inside = false;
-  if (visit == NULL) return ladei_error_null(__func__, "visit");
-  lade_status status = ladei_tree_enter_reading(tree, __func__, &inside);
-  if (status != LADE_OK) return status;
-  int cancellation = ladei_cancellation_hold(); /* also in the callback: no other thread leaves the tree */
-  for (const ladei_tree_node *node = tree->core.first_node; node != NULL && status == LADE_OK; node = node->list_next) {
-    const ladei_tree_instance *instance = node->instance;
-    lade_graph_node_info info = {.struct_size = sizeof info,
-                                 .id = node->id,
-                                 .parent = node->parent == NULL ? LADE_GRAPH_NO_NODE : node->parent->id,
-                                 .function = instance->function,
-                                 .name = instance->function->name,
-                                 .key = instance->key,
-                                 .key_count = instance->key_count,
-                                 .dead_before = node->dead_before.list,
-                                 .dead_before_count = node->dead_before.count,
-                                 .dead_after = node->dead_after.list,
-                                 .dead_after_count = node->dead_after.count,
-                                 .after = node->after.list,
-                                 .after_count = node->after.count,
-                                 .replays = node->replays,
-                                 .last_used = node->used,
-                                 .alone_bytes = node->alone_bytes,
-                                 .driver_bytes = node->driver_bytes,
-                                 .input_count = node->input_count,
-                                 .output_count = node->output_count};
-    status = visit(user, &info);
-  }
-  reading_leave(tree, inside);
-  ladei_cancellation_resume(cancellation);
   return status;
 }
 

@@ -257,7 +257,7 @@ lade_status ladei_tree_copy_inputs(ladei_tree_run *run, const ladei_tree_node *n
     tree->sizes[count++] = input->bytes;
   }
   if (count == 0) return LADE_OK;
-  if ((run->faults & LADE_GRAPH_FAULT_COPY) != 0) return let_fail("copy");
+  if ((run->faults & LADEI_TREE_FAULT_COPY) != 0) return let_fail("copy");
   lade_status status = copies_submit(run, count);
   if (status != LADE_OK) return ladei_error_prefix(status, "%s: copies of %zu inputs: ", call_name, count);
   tree->stats.copied += count;
@@ -269,7 +269,7 @@ lade_status ladei_tree_launch(ladei_tree_run *run, const ladei_tree_node *node) 
   const lade_graph_tree *tree = run->tree;
   const ladei_tree_native *native = node->native;
   assert(native->exec != NULL);
-  if ((run->faults & LADE_GRAPH_FAULT_LAUNCH) != 0) return let_fail("launch");
+  if ((run->faults & LADEI_TREE_FAULT_LAUNCH) != 0) return let_fail("launch");
   lade_status status = ladei_tree_ops(tree)->graph_launch(tree->runtime->self, native->exec, &run->stream);
   return status == LADE_OK ? status : ladei_error_prefix(status, "%s: launch: ", call_name);
 }
@@ -430,7 +430,7 @@ static lade_status warmup(ladei_tree_run *run) {
 
 lade_status ladei_tree_restore(ladei_tree_run *run) {
   lade_graph_tree *tree = run->tree;
-  if ((run->faults & LADE_GRAPH_FAULT_CHECKPOINT_SET) != 0) return let_fail("checkpoint_set");
+  if ((run->faults & LADEI_TREE_FAULT_CHECKPOINT_SET) != 0) return let_fail("checkpoint_set");
   lade_status status = ladei_tree_pool_restore(tree, ladei_tree_current(&tree->core)->checkpoint);
   assert(!run->did_restore);
   run->did_restore = status == LADE_OK;

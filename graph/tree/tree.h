@@ -50,7 +50,7 @@ typedef struct ladei_tree_out {
   uint64_t bytes;
   uint64_t block;
   uint64_t block_bytes;
-  lade_graph_position position;
+  ladei_tree_position position;
   ladei_tree_storage *storage; /* NULL: none */
   bool counted;                /* the output has a count and a reference of the storage */
   /* The body's naming. */
@@ -86,6 +86,16 @@ typedef struct ladei_tree_lost_slot {
   lade_graph_lost lost;
   uint64_t serial;
 } ladei_tree_lost_slot;
+
+/* Failures that ladei_tree_fail_next() causes, for tests. */
+typedef enum ladei_tree_fault {
+  LADEI_TREE_FAULT_CALLBACK = 1 << 0, /* at the end of the body: LADE_ERR_CALLBACK */
+  LADEI_TREE_FAULT_INSTANTIATE = 1 << 1,
+  LADEI_TREE_FAULT_CHECKPOINT_GET = 1 << 2, /* the recording becomes a warm-up */
+  LADEI_TREE_FAULT_CHECKPOINT_SET = 1 << 3, /* the run becomes an eager one */
+  LADEI_TREE_FAULT_COPY = 1 << 4,           /* of inputs into the pool */
+  LADEI_TREE_FAULT_LAUNCH = 1 << 5          /* the driver's: LADE_ERR_DRIVER */
+} ladei_tree_fault;
 
 struct lade_graph_tree {
   /* Constant. */
@@ -357,5 +367,9 @@ void ladei_tree_path_free_blocks(lade_graph_tree *tree, ladei_tree_path *path);
 void ladei_tree_block_free(lade_graph_tree *tree, uint64_t address);
 /* Checks T2, and the core's invariants. */
 lade_status ladei_tree_check(lade_graph_tree *tree);
+
+/* Lets the next run fail, so that tests see what it leaves. Faults (ladei_tree_fault) of several calls add up. They are forgotten at
+ * that run's end, whether it came to them or not. */
+lade_status ladei_tree_fail_next(lade_graph_tree *tree, uint32_t faults);
 
 #endif /* LADE_GRAPH_TREE_TREE_H */

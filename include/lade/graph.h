@@ -534,39 +534,22 @@ typedef enum lade_graph_log_level {
 LADE_API lade_status lade_graph_tree_log_set(lade_graph_tree *tree, lade_graph_log log, void *user,
                                              lade_graph_log_level level);
 
-/** Where a tree stands. Fields are appended only. */
-typedef struct lade_graph_tree_state {
+/** Where a tree stands, and its counters since its creation. Fields are appended only. */
+typedef struct lade_graph_tree_stats {
   size_t struct_size;
-  uint32_t state;   /**< lade_graph_state. */
-  uint32_t pending; /**< 1: a backward call is expected. */
-  int64_t node;     /**< The last one of the path; LADE_GRAPH_NO_NODE. */
-  uint64_t depth;   /**< Nodes in the path. */
-  uint64_t runs;
-  uint64_t steps;
-  uint64_t nodes;   /**< Recordings. */
-  uint64_t buffers; /**< Valid ones. */
-  uint64_t alive;   /**< Memories of the path that valid buffers lie in. */
+  uint32_t state;    /**< lade_graph_state. */
+  uint32_t pending;  /**< 1: a backward call is expected. */
+  int64_t node;      /**< The last one of the path; LADE_GRAPH_NO_NODE. */
+  uint64_t depth;    /**< Nodes in the path. */
+  uint64_t last_run; /**< Number of the run made last, from 1. */
+  uint64_t steps;    /**< Begun so far. */
+  uint64_t buffers;  /**< Valid ones. */
+  uint64_t alive;    /**< Memories of the path that valid buffers lie in. */
   lade_device_pool_id pool;
   lade_stream stream; /**< Of warm-ups and captures. Borrowed. */
   uint32_t suspended; /**< 1 */
   uint32_t reserved;  /**< 0 */
-} lade_graph_tree_state;
-
-/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_graph_tree_state_init(lade_graph_tree_state *state) {
-  const lade_graph_tree_state zero = LADE_ZERO;
-  *state = zero;
-  state->struct_size = sizeof(lade_graph_tree_state);
-}
-
-/** Read where a tree stands. Threads: any; waits for a run of another thread; also from within bodies and callbacks. Errors:
- * LADE_ERR_BUSY for another tree, see above; LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED. */
-LADE_API lade_status lade_graph_tree_state_get(lade_graph_tree *tree, lade_graph_tree_state *state);
-
-/** Counters of a tree since its creation. Fields are appended only. */
-typedef struct lade_graph_tree_stats {
-  size_t struct_size;
-  uint64_t runs; /**< Those that succeeded: the sum of the four below. */
+  uint64_t runs;      /**< Those that succeeded: the sum of the four below. */
   uint64_t eager_runs;
   uint64_t warmups;
   uint64_t recordings;
@@ -584,7 +567,7 @@ typedef struct lade_graph_tree_stats {
   uint64_t mismatches[LADE_GRAPH_REASON_COUNT]; /**< By lade_graph_reason, in looks in which nothing matched. */
   uint64_t eager[LADE_GRAPH_REASON_COUNT];      /**< Eager runs, by reason. */
   uint64_t checkpoints_failed;                  /**< Recordings that became warm-ups. */
-  uint64_t nodes;
+  uint64_t nodes;                               /**< Recordings. */
   uint64_t pool_reserved_bytes;
   uint64_t pool_peak_bytes;   /**< The most that the pool held from the driver at once. */
   uint64_t alone_bytes;       /**< What the recordings would need, each with a pool of its own. */
@@ -601,53 +584,20 @@ LADE_INLINE void lade_graph_tree_stats_init(lade_graph_tree_stats *stats) {
   stats->struct_size = sizeof(lade_graph_tree_stats);
 }
 
-/** Read the counters. As lade_graph_tree_state_get(). */
+/** Read them. Threads: any; waits for a run of another thread; also from within bodies and callbacks. Errors: LADE_ERR_BUSY for
+ * another tree, see above; LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED. */
 LADE_API lade_status lade_graph_tree_stats_get(lade_graph_tree *tree, lade_graph_tree_stats *stats);
-
-/** An output of a node by its place in a path. */
-typedef struct lade_graph_position {
-  uint32_t depth;  /**< Of the node, from 0. */
-  uint32_t output; /**< Index. */
-} lade_graph_position;
-
-/** A recording. Lists are borrowed during the callback. Fields are appended only. */
-typedef struct lade_graph_node_info {
-  size_t struct_size;
-  int64_t id;
-  int64_t parent; /**< LADE_GRAPH_NO_NODE: it is a root. */
-  lade_graph_function *function;
-  const char *name; /**< The function's. */
-  const uint64_t *key;
-  uint64_t key_count;
-  const lade_graph_position *dead_before; /**< Dead when it was recorded, and alive when its parent was. */
-  size_t dead_before_count;
-  const lade_graph_position *dead_after; /**< That died in it. */
-  size_t dead_after_count;
-  const lade_graph_position *after; /**< Alive after it. */
-  size_t after_count;
-  uint64_t replays;
-  uint64_t last_used;    /**< Number of the run. */
-  uint64_t alone_bytes;  /**< The most of the pool that its body held at once. */
-  uint64_t driver_bytes; /**< As measured when it was made. */
-  uint64_t input_count;
-  uint64_t output_count;
-} lade_graph_node_info;
-
-/** Called for each recording, by ascending id. Another status than LADE_OK ends the walk and is returned. */
-typedef lade_status (*lade_graph_node_visit)(void *user, const lade_graph_node_info *info);
-
-/** Show the recordings. As lade_graph_tree_state_get(); what the callback returns. In it the tree is as in a body. */
-LADE_API lade_status lade_graph_tree_nodes_each(lade_graph_tree *tree, lade_graph_node_visit visit, void *user);
 
 /** Takes a piece of a document. Another status than LADE_OK ends it and is returned. */
 typedef lade_status (*lade_graph_writer)(void *user, const void *data, size_t bytes);
 
 /** Write the tree as JSON: options, state, counters, functions, recordings with their inputs and outputs, the path with what is
- * alive. docs/formats.md. As lade_graph_tree_nodes_each(); LADE_ERR_OUT_OF_HOST_MEMORY. */
+ * alive. docs/formats.md. As lade_graph_tree_stats_get(); LADE_ERR_OUT_OF_HOST_MEMORY; what the writer returns. In it the tree is as
+ * in a body. */
 LADE_API lade_status lade_graph_tree_dump(lade_graph_tree *tree, lade_graph_writer writer, void *user);
 
 /** Check that the pool holds exactly the memory that lives, and the tree's own invariants. Builds without NDEBUG do so
- * after each run. As lade_graph_tree_state_get(); LADE_ERR_INTERNAL names the fault; LADE_ERR_OUT_OF_HOST_MEMORY. */
+ * after each run. As lade_graph_tree_stats_get(); LADE_ERR_INTERNAL names the fault; LADE_ERR_OUT_OF_HOST_MEMORY. */
 LADE_API lade_status lade_graph_tree_verify(lade_graph_tree *tree);
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
@@ -661,7 +611,7 @@ LADE_API lade_status lade_graph_tree_reserve(lade_graph_tree *tree, size_t bytes
 
 /**
  * Give back what no recording that is left ever used, and no valid buffer lies in. (lade_device_pool_suspend() of the tree's pool,
- * lade_graph_tree_state.pool, gives all of it back for a while, and no recording has to be made again: until
+ * lade_graph_tree_stats.pool, gives all of it back for a while, and no recording has to be made again: until
  * lade_device_pool_resume() runs, reserve, trim, verify and destroy are LADE_ERR_BUSY, and buffers stay valid.)
  *
  * @param out_bytes  [out] NULL: not wanted. Untouched on error.
@@ -670,26 +620,6 @@ LADE_API lade_status lade_graph_tree_reserve(lade_graph_tree *tree, size_t bytes
  * LADE_ERR_CAPTURE while a stream of its runs captures.
  */
 LADE_API lade_status lade_graph_tree_trim(lade_graph_tree *tree, uint64_t *out_bytes);
-
-/* ---- For tests of programs --------------------------------------------------------------------------------------- */
-
-/** Failures that lade_graph_tree_fail_next() causes. */
-typedef enum lade_graph_fault {
-  LADE_GRAPH_FAULT_CALLBACK = 1 << 0, /**< At the end of the body: LADE_ERR_CALLBACK. */
-  LADE_GRAPH_FAULT_INSTANTIATE = 1 << 1,
-  LADE_GRAPH_FAULT_CHECKPOINT_GET = 1 << 2, /**< The recording becomes a warm-up. */
-  LADE_GRAPH_FAULT_CHECKPOINT_SET = 1 << 3, /**< The run becomes an eager one. */
-  LADE_GRAPH_FAULT_COPY = 1 << 4,           /**< Of inputs into the pool. */
-  LADE_GRAPH_FAULT_LAUNCH = 1 << 5          /**< The driver's: LADE_ERR_DRIVER. */
-} lade_graph_fault;
-
-/**
- * Let the next run fail, so that a program can test what it does then. Faults of several calls add up. They are forgotten at that
- * run's end, whether it came to them or not.
- *
- * Threads: any; waits for a run. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_BUSY, LADE_ERR_FORKED.
- */
-LADE_API lade_status lade_graph_tree_fail_next(lade_graph_tree *tree, uint32_t faults);
 
 /* ---- Single graphs -----------------------------------------------------------------------------------------------
  *

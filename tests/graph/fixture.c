@@ -205,9 +205,9 @@ void graph_fixture_expect(graph_fixture *f, const lade_graph_value *value, unsig
 }
 
 lade_graph_state graph_fixture_state(graph_fixture *f) {
-  lade_graph_tree_state state;
-  lade_graph_tree_state_init(&state);
-  LADE_EXPECT_OK(lade_graph_tree_state_get(f->tree, &state));
+  lade_graph_tree_stats state;
+  lade_graph_tree_stats_init(&state);
+  LADE_EXPECT_OK(lade_graph_tree_stats_get(f->tree, &state));
   return (lade_graph_state)state.state;
 }
 
@@ -219,9 +219,9 @@ lade_graph_tree_stats graph_fixture_stats(graph_fixture *f) {
 }
 
 lade_device_pool_id graph_fixture_pool(graph_fixture *f) {
-  lade_graph_tree_state state;
-  lade_graph_tree_state_init(&state);
-  LADE_EXPECT_OK(lade_graph_tree_state_get(f->tree, &state));
+  lade_graph_tree_stats state;
+  lade_graph_tree_stats_init(&state);
+  LADE_EXPECT_OK(lade_graph_tree_stats_get(f->tree, &state));
   return state.pool;
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/tree/tree.h"
 #include "tests/graph/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/heard.h"
@@ -257,8 +258,8 @@ LADE_TEST(GraphHazard, graph_hazard_HZ15_an_input_that_does_not_die_makes_anothe
 LADE_TEST(GraphHazard, graph_hazard_HZ17_a_failure_leaves_the_state) {
   graph_fixture f;
   graph_script a = MAKER(1), b = COPIER;
-  static const uint32_t faults[] = {LADE_GRAPH_FAULT_CALLBACK, LADE_GRAPH_FAULT_INSTANTIATE, LADE_GRAPH_FAULT_COPY,
-                                    LADE_GRAPH_FAULT_LAUNCH};
+  static const uint32_t faults[] = {LADEI_TREE_FAULT_CALLBACK, LADEI_TREE_FAULT_INSTANTIATE, LADEI_TREE_FAULT_COPY,
+                                    LADEI_TREE_FAULT_LAUNCH};
   if (!graph_fixture_open(&f, "sim", NULL)) return;
   lade_graph_function *fa = graph_fixture_function(&f, &a, 0, NULL, 1),
                       *fb = graph_fixture_function(&f, &b, 1, NULL, 1);
@@ -267,7 +268,7 @@ LADE_TEST(GraphHazard, graph_hazard_HZ17_a_failure_leaves_the_state) {
   make_ready(&f, fa, NULL);
   out = step_run(&f, fa, NULL);
   for (size_t i = 0; i < 4; i++) { /* of a recording behind a replay, restored before */
-    LADE_EXPECT_OK(lade_graph_tree_fail_next(f.tree, faults[i]));
+    LADE_EXPECT_OK(ladei_tree_fail_next(f.tree, faults[i]));
     LADE_EXPECT_STATUS(i == 0 ? LADE_ERR_CALLBACK : LADE_ERR_DRIVER, graph_fixture_call(&f, fb, &memory, 1, &copy));
     LADE_EXPECT_EQ_UINT(f.last.record.state, LADE_GRAPH_STATE_EXECUTION);
     LADE_EXPECT_EQ_INT(f.last.record.node, 0);
@@ -409,15 +410,15 @@ LADE_TEST(GraphHazard, graph_hazard_HZ30_a_forward_whose_path_ended_is_not_waite
   graph_fixture f;
   graph_script a = MAKER(1);
   lade_graph_value out;
-  lade_graph_tree_state state;
+  lade_graph_tree_stats state;
   if (!graph_fixture_open(&f, "sim", NULL)) return;
   lade_graph_function *forward = graph_fixture_function_mode(&f, &a, 0, NULL, 1, LADE_GRAPH_FORWARD);
   lade_graph_function *other = graph_fixture_function(&f, &a, 0, NULL, 1);
   LADE_EXPECT_OK(run_auto(&f, forward, &out));
   graph_fixture_release(&f, out);
   LADE_EXPECT_OK(run_auto(&f, other, &out)); /* the path was dead: pending is forgotten with it */
-  lade_graph_tree_state_init(&state);
-  LADE_EXPECT_OK(lade_graph_tree_state_get(f.tree, &state));
+  lade_graph_tree_stats_init(&state);
+  LADE_EXPECT_OK(lade_graph_tree_stats_get(f.tree, &state));
   LADE_EXPECT_EQ_UINT(state.pending, 0);
   graph_fixture_release(&f, out);
   graph_fixture_close(&f);

@@ -492,14 +492,14 @@ LADE_TEST(GraphCorner, PoolIsSuspendedAndResumedByItsId) {
   graph_script maker = MAKER(1);
   lade_device_options device;
   lade_graph_value first, out;
-  lade_graph_tree_state state;
-  lade_graph_tree_state_init(&state);
+  lade_graph_tree_stats state;
+  lade_graph_tree_stats_init(&state);
   lade_device_options_init(&device);
   device.expandable_segments = 1;
   device.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
   if (!graph_fixture_open_device(&f, "sim", NULL, &device)) return;
   lade_graph_function *make = graph_fixture_function(&f, &maker, 0, NULL, 1);
-  LADE_EXPECT_OK(lade_graph_tree_state_get(f.tree, &state));
+  LADE_EXPECT_OK(lade_graph_tree_stats_get(f.tree, &state));
   lade_graph_call call;
   lade_graph_call_init(&call);
   call.stream = f.streams[0];
@@ -558,14 +558,14 @@ LADE_TEST(GraphCorner, PoolIsSuspendedBesideARun) {
       {{GRAPH_CALL, 0, 0}, {GRAPH_ALLOC, 0, MIB}, {GRAPH_FILL, 0, 1}, {GRAPH_OUT_LOCAL, 0, 0}}, suspends, NULL, 0};
   lade_device_options device;
   lade_graph_value out;
-  lade_graph_tree_state state;
-  lade_graph_tree_state_init(&state);
+  lade_graph_tree_stats state;
+  lade_graph_tree_stats_init(&state);
   lade_device_options_init(&device);
   device.expandable_segments = 1;
   device.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
   if (!graph_fixture_open_device(&f, "sim", NULL, &device)) return;
   lade_graph_function *make = graph_fixture_function(&f, &maker, 0, NULL, 1);
-  LADE_EXPECT_OK(lade_graph_tree_state_get(f.tree, &state));
+  LADE_EXPECT_OK(lade_graph_tree_stats_get(f.tree, &state));
   lade_runtime_ops ops = *f.runtime->ops;
   suspending.below = f.runtime->ops;
   suspending.fixture = &f;
@@ -595,17 +595,17 @@ LADE_TEST(GraphCorner, PoolIsSuspendedWhileADestructionWaitsForABuffer) {
   graph_script maker = MAKER(1);
   lade_device_options device;
   lade_graph_value out;
-  lade_graph_tree_state state;
+  lade_graph_tree_stats state;
   pthread_t thread;
   void *result = NULL;
   const struct timespec pause = {0, 20000000};
-  lade_graph_tree_state_init(&state);
+  lade_graph_tree_stats_init(&state);
   lade_device_options_init(&device);
   device.expandable_segments = 1;
   device.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
   if (!graph_fixture_open_device(&f, "sim", NULL, &device)) return;
   lade_graph_function *make = graph_fixture_function(&f, &maker, 0, NULL, 1);
-  LADE_EXPECT_OK(lade_graph_tree_state_get(f.tree, &state));
+  LADE_EXPECT_OK(lade_graph_tree_stats_get(f.tree, &state));
   LADE_EXPECT_OK(graph_fixture_call(&f, make, NULL, 0, &out)); /* a warm-up: its block is handed out */
   LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[0]));
   LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, destroys, &f), 0);
@@ -928,13 +928,6 @@ LADE_TEST(GraphCorner, JoinOfAWarmupFails) {
 
 /* ---- Threads that are cancelled ---------------------------------------------------------------------------------- */
 
-static lade_status node_cancels(void *user, const lade_graph_node_info *info) {
-  (void)user;
-  (void)info;
-  pthread_testcancel();
-  return LADE_OK;
-}
-
 static lade_status piece_cancels(void *user, const void *data, size_t bytes) {
   (void)user;
   (void)data;
@@ -945,7 +938,6 @@ static lade_status piece_cancels(void *user, const void *data, size_t bytes) {
 
 static void *asks_as_it_ends(void *user) {
   LADE_EXPECT_EQ_INT(pthread_cancel(pthread_self()), 0);
-  LADE_EXPECT_OK(lade_graph_tree_nodes_each(user, node_cancels, NULL));
   LADE_EXPECT_OK(lade_graph_tree_dump(user, piece_cancels, NULL));
   pthread_testcancel();
   return NULL;

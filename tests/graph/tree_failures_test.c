@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "lade/graph.h"
+#include "graph/tree/tree.h"
 #include "runtime/ops.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/failures.h"
@@ -202,9 +202,9 @@ static void round_run(program *p) {
 /* Buffers are noted for streams, taken, given out again and carried, while the pool comes and goes. */
 static void round_pass(program *p, bool suspends) {
   lade_graph_value a = {0}, b = {0}, c = {0}, taken;
-  lade_graph_tree_state state;
-  lade_graph_tree_state_init(&state);
-  LADE_EXPECT_OK(lade_graph_tree_state_get(p->tree, &state));
+  lade_graph_tree_stats state;
+  lade_graph_tree_stats_init(&state);
+  LADE_EXPECT_OK(lade_graph_tree_stats_get(p->tree, &state));
   step(p);
   run(p, p->maker, NULL, &a, 2);
   SUPPORT_TWICE(&p->first, lade_graph_buffer_record_stream(p->tree, a.buffer, p->streams[1]));
@@ -313,7 +313,7 @@ LADE_TEST(GraphTree, LosesNothingThatTheDriverRefusesToDestroy) {
 
 /* A recording fails in its body, or where its graph is made executable, and the driver refuses to take back the graph. */
 LADE_TEST(GraphTree, KeepsARecordingThatFailedAndThatTheDriverRefusesToDestroy) {
-  static const uint32_t faults[] = {LADE_GRAPH_FAULT_CALLBACK, LADE_GRAPH_FAULT_INSTANTIATE};
+  static const uint32_t faults[] = {LADEI_TREE_FAULT_CALLBACK, LADEI_TREE_FAULT_INSTANTIATE};
   for (size_t i = 0; i < sizeof faults / sizeof *faults && !lade_test_has_failed(); i++) {
     program p = {.runtime = support_interposer_open("sim", NULL)};
     lade_graph_value out = {0};
@@ -327,7 +327,7 @@ LADE_TEST(GraphTree, KeepsARecordingThatFailedAndThatTheDriverRefusesToDestroy) 
     call.stream = p.streams[0];
     LADE_EXPECT_OK(lade_graph_tree_run(p.tree, p.maker, &call, &out, 1, NULL));
     release(&p, &out);
-    LADE_EXPECT_OK(lade_graph_tree_fail_next(p.tree, faults[i]));
+    LADE_EXPECT_OK(ladei_tree_fail_next(p.tree, faults[i]));
     support_fail(p.runtime, "graph_destroy", 1, 4); /* each refusal is one attempt: in the run, and behind it */
     LADE_EXPECT_NE_INT(lade_graph_tree_run(p.tree, p.maker, &call, &out, 1, NULL), LADE_OK);
     LADE_EXPECT_EQ_UINT(support_live(p.runtime, SUPPORT_LIVE_GRAPHS), 1);

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "graph/tree/tree.h"
 #include "tests/graph/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"
@@ -231,13 +232,13 @@ LADE_TEST(GraphMisuse, PoolInUse) {
   misuse_fixture m;
   lade_graph_tree *tree = NULL;
   lade_graph_tree_options options;
-  lade_graph_tree_state state;
+  lade_graph_tree_stats state;
   uint64_t scope = 0;
   void *block = NULL;
   lade_graph_tree_options_init(&options);
-  lade_graph_tree_state_init(&state);
+  lade_graph_tree_stats_init(&state);
   if (!misuse_open(&m)) return;
-  LADE_EXPECT_OK(lade_graph_tree_state_get(m.f.tree, &state));
+  LADE_EXPECT_OK(lade_graph_tree_stats_get(m.f.tree, &state));
   options.pool = state.pool; /* of another tree, which has a valid buffer in it */
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_tree_create(m.f.allocator, &options, &tree));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "another graph tree");
@@ -271,14 +272,14 @@ static lade_device_checkpoint *state_of_pool; /* as it was at some time */
 
 /* All that leads the program's blocks into a pool, or takes memory out of it; `in_body`: not what captures refuse by themselves. */
 static void expect_pool_refused(graph_fixture *f, bool in_body) {
-  lade_graph_tree_state state;
+  lade_graph_tree_stats state;
   lade_device_restored *restored = NULL;
   lade_graph *graph = NULL;
   lade_graph_options options;
   uint64_t scope = 0, bytes = 0;
-  lade_graph_tree_state_init(&state);
+  lade_graph_tree_stats_init(&state);
   lade_graph_options_init(&options);
-  LADE_EXPECT_OK(lade_graph_tree_state_get(f->tree, &state));
+  LADE_EXPECT_OK(lade_graph_tree_stats_get(f->tree, &state));
   options.stream = f->streams[1];
   options.pool = state.pool;
   lade_device_allocator *allocator = f->allocator;
@@ -304,10 +305,10 @@ static lade_status uses_the_pool(graph_fixture *f, lade_graph_context *context, 
 LADE_TEST(GraphMisuse, PoolOfATreeThatLives) {
   misuse_fixture m;
   graph_script user = CALLER(uses_the_pool, 0);
-  lade_graph_tree_state state;
-  lade_graph_tree_state_init(&state);
+  lade_graph_tree_stats state;
+  lade_graph_tree_stats_init(&state);
   if (!misuse_open(&m)) return;
-  LADE_EXPECT_OK(lade_graph_tree_state_get(m.f.tree, &state));
+  LADE_EXPECT_OK(lade_graph_tree_stats_get(m.f.tree, &state));
   LADE_EXPECT_OK(lade_device_checkpoint_get(m.f.allocator, state.pool, &state_of_pool)); /* harms nobody */
   lade_graph_function *function = graph_fixture_function(&m.f, &user, 0, NULL, 1);
   for (int i = 0; i < 3; i++) {
@@ -388,7 +389,7 @@ LADE_TEST(GraphMisuse, WrongStructs) {
   options.mode = 3;
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_tree_function_add(m.f.tree, &options, &function));
   LADE_EXPECT_EQ_PTR(function, NULL);
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_tree_fail_next(m.f.tree, 64));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, ladei_tree_fail_next(m.f.tree, 64));
   misuse_close(&m);
 }
 
@@ -458,9 +459,9 @@ static lade_status calls_the_tree(graph_fixture *f, lade_graph_context *context,
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_step(f->tree));
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_destroy(f->tree, true));
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_function_remove(f->tree, nested));
-  lade_graph_tree_state state;
-  lade_graph_tree_state_init(&state);
-  LADE_EXPECT_OK(lade_graph_tree_state_get(f->tree, &state));
+  lade_graph_tree_stats state;
+  lade_graph_tree_stats_init(&state);
+  LADE_EXPECT_OK(lade_graph_tree_stats_get(f->tree, &state));
   return LADE_OK;
 }
 

@@ -83,8 +83,8 @@ static void *work(void *user) {
   for (unsigned round = 0; round < ROUNDS; round++) {
     unsigned tree = (w->number + round) % TREES;
     lade_graph_value made, copy;
-    lade_graph_tree_state state;
-    lade_graph_tree_state_init(&state);
+    lade_graph_tree_stats state;
+    lade_graph_tree_stats_init(&state);
     if (round % 3 == 0) w->fine = w->fine && lade_graph_tree_step(s->trees[tree]) == LADE_OK;
     w->fine = w->fine && run(w, tree, s->makers[tree], 1 + w->number, NULL, &made) == LADE_OK;
     if (!w->fine) break;
@@ -97,7 +97,7 @@ static void *work(void *user) {
     w->fine = w->fine && (status == LADE_OK || status == LADE_ERR_OVERWRITTEN);
     (void)lade_graph_buffer_record_stream(s->trees[tree], made.buffer, w->stream);
     (void)lade_graph_buffer_release(s->trees[tree], made.buffer);
-    w->fine = w->fine && lade_graph_tree_state_get(s->trees[tree], &state) == LADE_OK;
+    w->fine = w->fine && lade_graph_tree_stats_get(s->trees[tree], &state) == LADE_OK;
   }
   return NULL;
 }
@@ -223,9 +223,9 @@ static void *suspend_and_resume(void *user) {
   suspender *u = user;
   lade_device_pool_id pools[TREES];
   for (unsigned i = 0; i < TREES; i++) {
-    lade_graph_tree_state state;
-    lade_graph_tree_state_init(&state);
-    u->fine = u->fine && lade_graph_tree_state_get(u->s->trees[i], &state) == LADE_OK;
+    lade_graph_tree_stats state;
+    lade_graph_tree_stats_init(&state);
+    u->fine = u->fine && lade_graph_tree_stats_get(u->s->trees[i], &state) == LADE_OK;
     pools[i] = state.pool;
   }
   for (unsigned i = 0; u->suspends < SUSPENDS && u->fine; i++) {
@@ -327,11 +327,6 @@ static lade_status write_nothing(void *user, const void *bytes, size_t count) {
   return LADE_OK;
 }
 
-static lade_status visit_nothing(void *user, const lade_graph_node_info *info) {
-  (void)user, (void)info;
-  return LADE_OK;
-}
-
 static void expect_elsewhere(crossing *c, lade_status status) {
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, status);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "another tree");
@@ -344,24 +339,19 @@ static lade_status calls_elsewhere(lade_graph_context *context, void *user) {
   uint64_t bytes = 0;
   lade_graph_function *function = NULL;
   lade_graph_function_options options;
-  lade_graph_tree_state state;
   lade_graph_tree_stats stats;
   lade_graph_function_options_init(&options);
-  lade_graph_tree_state_init(&state);
   lade_graph_tree_stats_init(&stats);
   options.body = stays;
   expect_elsewhere(c, lade_graph_tree_step(tree));
   expect_elsewhere(c, lade_graph_tree_backward_done(tree));
-  expect_elsewhere(c, lade_graph_tree_fail_next(tree, 0));
   expect_elsewhere(c, lade_graph_tree_log_set(tree, NULL, NULL, LADE_GRAPH_LOG_OFF));
   expect_elsewhere(c, lade_graph_tree_function_add(tree, &options, &function));
   expect_elsewhere(c, lade_graph_tree_reserve(tree, BYTES));
   expect_elsewhere(c, lade_graph_tree_trim(tree, &bytes));
   expect_elsewhere(c, lade_graph_tree_stream_retire(tree, lade_graph_context_stream(context)));
-  expect_elsewhere(c, lade_graph_tree_state_get(tree, &state));
   expect_elsewhere(c, lade_graph_tree_stats_get(tree, &stats));
   expect_elsewhere(c, lade_graph_tree_verify(tree));
-  expect_elsewhere(c, lade_graph_tree_nodes_each(tree, visit_nothing, NULL));
   expect_elsewhere(c, lade_graph_tree_dump(tree, write_nothing, NULL));
   expect_elsewhere(c, lade_graph_tree_destroy(tree, true));
   return LADE_OK;
@@ -422,9 +412,9 @@ LADE_TEST_P(GraphThreads, CallsFromWithinABodyWaitForNoThread, support_cpu_only,
   lade_graph_call_init(&call);
   call.stream = stream;
   LADE_EXPECT_OK(lade_graph_tree_run(c.trees[0], first, &call, NULL, 0, NULL));
-  LADE_EXPECT_EQ_SIZE(c.refused, 14);
+  LADE_EXPECT_EQ_SIZE(c.refused, 11);
   LADE_EXPECT_OK(lade_graph_tree_dump(c.trees[0], write_elsewhere, &c)); /* a callback outside of runs */
-  LADE_EXPECT_GT_SIZE(c.refused, 14);
+  LADE_EXPECT_GT_SIZE(c.refused, 11);
   atomic_store(&c.over, true);
   LADE_EXPECT_OK(lade_graph_tree_step(c.trees[1])); /* outside it is waited for */
   LADE_EXPECT_EQ_INT(pthread_join(thread, NULL), 0);

@@ -243,7 +243,6 @@ static lade_status node_visit(const lade_pinned_node_stats *stats, void *user) {
   return (void)stats, (void)user, LADE_OK;
 }
 static lade_status block_visit(const lade_pinned_info *info, void *user) { return (void)info, (void)user, LADE_OK; }
-static lade_status graph_visit(void *user, const lade_graph_node_info *info) { return (void)user, (void)info, LADE_OK; }
 static lade_status graph_write(void *user, const void *text, size_t bytes) {
   return (void)user, (void)text, (void)bytes, LADE_OK;
 }
@@ -507,7 +506,6 @@ static void other_calls(objects *o) {
   lade_graph_function_options function_options;
   lade_graph_call call;
   lade_graph_tree *tree;
-  lade_graph_tree_state state;
   lade_graph_tree_stats stats;
   lade_snapshot *snapshot;
   lade_publisher *publisher;
@@ -515,7 +513,6 @@ static void other_calls(objects *o) {
   lade_graph_options_init(&graph_options);
   lade_graph_function_options_init(&function_options);
   lade_graph_call_init(&call);
-  lade_graph_tree_state_init(&state);
   lade_graph_tree_stats_init(&stats);
   graph_options.stream = o->stream;
   function_options.body = body;
@@ -543,14 +540,11 @@ static void other_calls(objects *o) {
   CALL(lade_graph_buffer_release(o->tree, (lade_graph_buffer){0}));
   CALL(lade_graph_buffer_record_stream(o->tree, (lade_graph_buffer){0}, o->stream));
   CALL(lade_graph_tree_log_set(o->tree, NULL, NULL, (lade_graph_log_level)0));
-  CALL_ANY(lade_graph_tree_state_get(o->tree, &state));
   CALL_ANY(lade_graph_tree_stats_get(o->tree, &stats));
-  CALL(lade_graph_tree_nodes_each(o->tree, graph_visit, NULL));
   CALL(lade_graph_tree_dump(o->tree, (lade_graph_writer)graph_write, NULL));
   CALL(lade_graph_tree_verify(o->tree));
   CALL(lade_graph_tree_reserve(o->tree, 1 << 20));
   CALL(lade_graph_tree_trim(o->tree, &number));
-  CALL(lade_graph_tree_fail_next(o->tree, 0));
   CALL(lade_group_check(o->group));
   CALL(lade_group_barrier(o->group));
   CALL(lade_group_gather(o->group, &number, sizeof number, &number));

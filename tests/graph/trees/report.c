@@ -4,6 +4,8 @@
 
 #include <inttypes.h>
 
+#include "graph/tree/tree.h"
+
 static const char *const dids[] = {"error", "eager", "warmup", "record", "replay"};
 static const char *const reasons[LADE_GRAPH_REASON_COUNT] = {"form",  "managed", "static", "dead_before", "dead_after",
                                                              "prior", "mutated", "limit",  "checkpoint"};
@@ -69,40 +71,34 @@ static void run_write(FILE *out, const trees_report_run *run) {
   fputs("]}", out);
 }
 
-static void positions_write(FILE *out, const char *key, const lade_graph_position *list, size_t count) {
+static void positions_write(FILE *out, const char *key, const ladei_tree_positions *positions) {
   fprintf(out, ",\"%s\":[", key);
-  for (size_t i = 0; i < count; i++)
-    fprintf(out, "%s[%" PRIu32 ",%" PRIu32 "]", i > 0 ? "," : "", list[i].depth, list[i].output);
+  for (uint32_t i = 0; i < positions->count; i++)
+    fprintf(out, "%s[%" PRIu32 ",%" PRIu32 "]", i > 0 ? "," : "", positions->list[i].depth, positions->list[i].output);
   putc(']', out);
 }
 
-typedef struct node_writer {
-  FILE *out;
-  bool first;
-} node_writer;
-
-static lade_status node_each(void *user, const lade_graph_node_info *info) {
-  node_writer *w = user;
-  fprintf(w->out, "%s{\"id\":%" PRId64 ",\"function\":\"%s\",\"key\":%" PRIu64 ",\"parent\":", w->first ? "" : ",",
-          info->id, info->name, info->key_count > 0 ? info->key[0] : 0);
-  w->first = false;
-  node_write(w->out, info->parent);
-  positions_write(w->out, "dead_before", info->dead_before, info->dead_before_count);
-  positions_write(w->out, "dead_after", info->dead_after, info->dead_after_count);
-  positions_write(w->out, "after", info->after, info->after_count);
-  putc('}', w->out);
-  return LADE_OK;
+static void recording_write(FILE *out, const ladei_tree_node *node) {
+  const ladei_tree_instance *instance = node->instance;
+  fprintf(out, "{\"id\":%" PRId64 ",\"function\":\"%s\",\"key\":%" PRIu64 ",\"parent\":", node->id,
+          instance->function->name, instance->key_count > 0 ? instance->key[0] : 0);
+  node_write(out, node->parent == NULL ? LADE_GRAPH_NO_NODE : node->parent->id);
+  positions_write(out, "dead_before", &node->dead_before);
+  positions_write(out, "dead_after", &node->dead_after);
+  positions_write(out, "after", &node->after);
+  putc('}', out);
 }
 
-static lade_status snapshot_write(FILE *out, const trees_report_snapshot *snapshot) {
+static void snapshot_write(FILE *out, const trees_report_snapshot *snapshot) {
   fprintf(out, ",\"label\":\"%s\",\"nodes\":[", snapshot->label);
-  node_writer writer = {out, true};
-  lade_status status = lade_graph_tree_nodes_each(snapshot->tree, node_each, &writer);
+  for (const ladei_tree_node *node = snapshot->tree->core.first_node; node != NULL; node = node->list_next) {
+    if (node != snapshot->tree->core.first_node) putc(',', out);
+    recording_write(out, node);
+  }
   fputs("],\"segments\":[", out);
   for (size_t i = 0; i < snapshot->segment_count; i++)
     fprintf(out, "%s%" PRIu64, i > 0 ? "," : "", snapshot->segments[i]);
   fputs("]}", out);
-  return status;
 }
 
 /* ---- Entries ----------------------------------------------------------------------------------------------------- */
@@ -120,7 +116,7 @@ void trees_report_read_write(trees_report *report, const trees_report_read *read
     fprintf(report->out, ",\"read\":\"%s\",\"state\":\"alive\",\"value\":\"%016" PRIx64 "\"}", read->name, read->value);
 }
 
-lade_status trees_report_snapshot_write(trees_report *report, const trees_report_snapshot *snapshot) {
+void trees_report_snapshot_write(trees_report *report, const trees_report_snapshot *snapshot) {
   entry_begin(report, snapshot->line);
-  return snapshot_write(report->out, snapshot);
+  snapshot_write(report->out, snapshot);
 }

@@ -78,7 +78,6 @@ void trees_report_end(trees_report *report);
 
 void trees_report_run_write(trees_report *report, const trees_report_run *run);
 void trees_report_read_write(trees_report *report, const trees_report_read *read);
-/* Fails as reading the tree does. */
-lade_status trees_report_snapshot_write(trees_report *report, const trees_report_snapshot *snapshot);
+void trees_report_snapshot_write(trees_report *report, const trees_report_snapshot *snapshot);
 
 #endif /* LADE_TESTS_GRAPH_TREES_REPORT_H */

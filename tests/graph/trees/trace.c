@@ -13,7 +13,7 @@
 #include <string.h>
 #include <uthash.h>
 
-#include "lade/graph.h"
+#include "graph/tree/tree.h"
 
 /* A thing with a name. */
 typedef struct trees_name {
@@ -480,12 +480,12 @@ static read_result fail_read(trees_reader *reader, trees_item *out) {
   static const struct {
     const char *name;
     uint32_t fault;
-  } ops[] = {{"callback", LADE_GRAPH_FAULT_CALLBACK},
-             {"instantiate", LADE_GRAPH_FAULT_INSTANTIATE},
-             {"checkpoint_get", LADE_GRAPH_FAULT_CHECKPOINT_GET},
-             {"checkpoint_set", LADE_GRAPH_FAULT_CHECKPOINT_SET},
-             {"copy", LADE_GRAPH_FAULT_COPY},
-             {"launch", LADE_GRAPH_FAULT_LAUNCH}};
+  } ops[] = {{"callback", LADEI_TREE_FAULT_CALLBACK},
+             {"instantiate", LADEI_TREE_FAULT_INSTANTIATE},
+             {"checkpoint_get", LADEI_TREE_FAULT_CHECKPOINT_GET},
+             {"checkpoint_set", LADEI_TREE_FAULT_CHECKPOINT_SET},
+             {"copy", LADEI_TREE_FAULT_COPY},
+             {"launch", LADEI_TREE_FAULT_LAUNCH}};
   READ_OR_RETURN(fields_want(reader, 1));
   for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
     if (strcmp(reader->frame.fields.list[1], ops[i].name) != 0) continue;
