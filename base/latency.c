@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/size.h"
 
-enum { LATENCY_KEYS = LADE_DEVICE_LATENCY_BUCKETS + 4 };
+enum { LATENCY_KEYS = LADEI_LATENCY_BUCKETS + 4 };
 
 #define LATENCY_LOG2_TEN(kind, ten)                                                                                    \
   kind ".log2_" ten "0", kind ".log2_" ten "1", kind ".log2_" ten "2", kind ".log2_" ten "3", kind ".log2_" ten "4",   \
@@ -27,7 +27,7 @@ static void latency_clear(ladei_latency *latency) {
   atomic_store_explicit(&latency->total_ns, 0, memory_order_relaxed);
   atomic_store_explicit(&latency->min_ns, UINT64_MAX, memory_order_relaxed);
   atomic_store_explicit(&latency->max_ns, 0, memory_order_relaxed);
-  for (size_t i = 0; i < LADE_DEVICE_LATENCY_BUCKETS; i++)
+  for (size_t i = 0; i < LADEI_LATENCY_BUCKETS; i++)
     atomic_store_explicit(&latency->buckets[i], 0, memory_order_relaxed);
 }
 
@@ -41,7 +41,7 @@ static void counter_add(_Atomic(uint64_t) *counter, uint64_t amount) {
 
 void ladei_latency_add(ladei_latency *latency, uint64_t ns) {
   size_t bucket = ns == 0 ? 0 : ladei_log2_floor(ns);
-  counter_add(&latency->buckets[ladei_size_min(bucket, LADE_DEVICE_LATENCY_BUCKETS - 1)], 1);
+  counter_add(&latency->buckets[ladei_size_min(bucket, LADEI_LATENCY_BUCKETS - 1)], 1);
   counter_add(&latency->count, 1);
   counter_add(&latency->total_ns, ns);
   uint64_t seen = atomic_load_explicit(&latency->max_ns, memory_order_relaxed);
@@ -54,33 +54,28 @@ void ladei_latency_add(ladei_latency *latency, uint64_t ns) {
   }
 }
 
-static uint64_t counter_read(const _Atomic(uint64_t) *counter) {
-  return atomic_load_explicit(counter, memory_order_relaxed);
-}
-
-void ladei_latency_read(const ladei_latency *latency, lade_device_latency *out) {
-  out->count = counter_read(&latency->count);
-  out->total_ns = counter_read(&latency->total_ns);
-  out->min_ns = counter_read(&latency->min_ns);
-  if (out->min_ns == UINT64_MAX) out->min_ns = 0;
-  out->max_ns = counter_read(&latency->max_ns);
-  for (size_t i = 0; i < LADE_DEVICE_LATENCY_BUCKETS; i++) out->buckets[i] = counter_read(&latency->buckets[i]);
-}
-
 /* --- names -------------------------------------------------------------------------------------------------------- */
 
-static int64_t value_of(const lade_device_latency *kind, size_t key) {
-  if (key == 0) return (int64_t)kind->count;
-  if (key <= LADE_DEVICE_LATENCY_BUCKETS) return (int64_t)kind->buckets[key - 1];
-  const uint64_t figures[] = {kind->max_ns, kind->min_ns, kind->total_ns};
-  return (int64_t)figures[key - LADE_DEVICE_LATENCY_BUCKETS - 1];
+/* In the order of the names. */
+static void kind_read(const ladei_latency *latency, int64_t values[LATENCY_KEYS]) {
+  uint64_t min = atomic_load_explicit(&latency->min_ns, memory_order_relaxed);
+  values[0] = (int64_t)atomic_load_explicit(&latency->count, memory_order_relaxed);
+  for (size_t i = 0; i < LADEI_LATENCY_BUCKETS; i++)
+    values[1 + i] = (int64_t)atomic_load_explicit(&latency->buckets[i], memory_order_relaxed);
+  values[LATENCY_KEYS - 3] = (int64_t)atomic_load_explicit(&latency->max_ns, memory_order_relaxed);
+  values[LATENCY_KEYS - 2] = min == UINT64_MAX ? 0 : (int64_t)min;
+  values[LATENCY_KEYS - 1] = (int64_t)atomic_load_explicit(&latency->total_ns, memory_order_relaxed);
 }
 
-lade_status ladei_latency_each(const lade_device_latency *const kinds[LADEI_LATENCY_KINDS], lade_stat_visit visit,
-                               void *user) {
+lade_status ladei_latencies_each(const char *call, const ladei_latencies *latencies, lade_stat_visit visit,
+                                 void *user) {
+  static const ladei_latency_kind kinds[] = {LADEI_LATENCY_ALLOC, LADEI_LATENCY_DRIVER, LADEI_LATENCY_FREE};
+  int64_t values[LADEI_LATENCY_KINDS][LATENCY_KEYS] = {{0}};
+  if (visit == NULL) return ladei_error_null(call, "visit");
+  for (size_t kind = 0; latencies != NULL && kind < LADEI_LATENCY_KINDS; kind++)
+    kind_read(&latencies->kinds[kinds[kind]], values[kind]);
   lade_status status = LADE_OK;
-  for (size_t kind = 0; kind < LADEI_LATENCY_KINDS; kind++)
-    for (size_t key = 0; status == LADE_OK && key < LATENCY_KEYS; key++)
-      status = visit(names[kind][key], value_of(kinds[kind], key), user);
+  for (size_t i = 0; status == LADE_OK && i < (size_t)LADEI_LATENCY_KINDS * LATENCY_KEYS; i++)
+    status = visit(names[i / LATENCY_KEYS][i % LATENCY_KEYS], values[i / LATENCY_KEYS][i % LATENCY_KEYS], user);
   return status;
 }

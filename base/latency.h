@@ -18,9 +18,12 @@ typedef enum ladei_latency_kind {
   LADEI_LATENCY_KINDS
 } ladei_latency_kind;
 
+/* Bucket i counts calls of 2^i ns and more, below 2^(i + 1); the first one also those of 0 ns, the last one also longer ones. */
+enum { LADEI_LATENCY_BUCKETS = 48 };
+
 typedef struct ladei_latency {
   _Atomic(uint64_t) count, total_ns, min_ns, max_ns; /* min_ns: UINT64_MAX before the first */
-  _Atomic(uint64_t) buckets[LADE_DEVICE_LATENCY_BUCKETS];
+  _Atomic(uint64_t) buckets[LADEI_LATENCY_BUCKETS];
 } ladei_latency;
 
 /* The latencies of one cache. */
@@ -30,10 +33,8 @@ typedef struct ladei_latencies {
 
 void ladei_latencies_clear(ladei_latencies *latencies);
 void ladei_latency_add(ladei_latency *latency, uint64_t ns);
-void ladei_latency_read(const ladei_latency *latency, lade_device_latency *out);
 
-/* All figures by name, in code-point order. `kinds`: alloc, driver, free, in the order of their names. */
-lade_status ladei_latency_each(const lade_device_latency *const kinds[LADEI_LATENCY_KINDS], lade_stat_visit visit,
-                               void *user);
+/* The public calls, `call`, of both caches: shows all figures by name, in code-point order, as they are at the call. NULL: all 0. */
+lade_status ladei_latencies_each(const char *call, const ladei_latencies *latencies, lade_stat_visit visit, void *user);
 
 #endif /* LADE_BASE_LATENCY_H */

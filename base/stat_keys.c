@@ -79,62 +79,6 @@ lade_status ladei_stat_keys_each(const ladei_stat_table *table, const char *call
   return status;
 }
 
-/* ---- Finding ----------------------------------------------------------------------------------------------------- */
-
-static const ladei_stat_metric *metric_find(const ladei_stat_part *part, const char *name, size_t length) {
-  for (size_t i = 0; i < part->count; i++) {
-    const ladei_stat_metric *metric = &part->metrics[i];
-    if (metric->length == length && memcmp(metric->name, name, length) == 0) return metric;
-  }
-  return NULL;
-}
-
-static size_t cell_guess(const char *rest) {
-  return *rest == 'a'   ? LADEI_STAT_ALLOCATED
-         : *rest == 'c' ? LADEI_STAT_CURRENT
-         : *rest == 'f' ? LADEI_STAT_FREED
-                        : LADEI_STAT_PEAK;
-}
-
-static size_t pool_cell_guess(const char *rest) {
-  size_t pool = *rest == 'a' ? 0 : *rest == 'l' ? 1 : 2;
-  const char *dot = strchr(rest, '.');
-  return LADEI_STAT_CELLS * pool + (dot == NULL ? 0 : cell_guess(dot + 1));
-}
-
-static size_t figure_guess(const char *rest) {
-  if (*rest == 'm') return rest[1] == 'a' ? LADEI_STAT_MAX : LADEI_STAT_MIN;
-  return *rest == 'a' ? LADEI_STAT_AVG : *rest == 'c' ? LADEI_STAT_COUNT : LADEI_STAT_TOTAL;
-}
-
-/* The key that begins like `rest`, the text after the metric and its dot, if any does. */
-static size_t key_guess(ladei_stat_kind kind, const char *rest) {
-  switch (kind) {
-  case LADEI_STAT_GAUGES: return pool_cell_guess(rest);
-  case LADEI_STAT_GAUGE:
-  case LADEI_STAT_COMPUTED_GAUGE: return cell_guess(rest);
-  case LADEI_STAT_COMPUTED_TIMES: return figure_guess(rest);
-  default: return 0;
-  }
-}
-
-lade_status ladei_stat_keys_find(const ladei_stat_table *table, const char *call, const void *stats, const char *key,
-                                 int64_t *out) {
-  whole_stats whole;
-  lade_status status = stats_complete(table, call, stats, &whole);
-  if (status != LADE_OK) return status;
-  if (key == NULL || out == NULL) return ladei_error_null(call, key == NULL ? "key" : "out");
-  const char *dot = strchr(key, '.');
-  size_t length = dot == NULL ? strlen(key) : (size_t)(dot - key);
-  const ladei_stat_metric *metric = metric_find(&table->parts[0], key, length);
-  if (metric == NULL) metric = metric_find(&table->parts[1], key, length);
-  size_t guess = metric == NULL || dot == NULL ? 0 : key_guess(metric->kind, dot + 1);
-  if (metric == NULL || strcmp(key, metric->keys[guess]) != 0)
-    return ladei_error_argument(call, "key", "a key that the _each function shows", "\"%.96s\"", key);
-  *out = value_read(metric, guess, whole.stats);
-  return LADE_OK;
-}
-
 lade_status ladei_stats_reset_check(const char *call, uint32_t what) {
   const uint32_t known = LADE_STATS_RESET_PEAKS | LADE_STATS_RESET_SUMS;
   if (what != 0 && (what & ~known) == 0) return LADE_OK;

@@ -7,9 +7,6 @@
  *   METRIC.POOL.CELL     three gauges side by side: all, large_pool, small_pool
  *   METRIC.FIGURE        times of calls: avg, count, max, min, total
  *
- * A key is found by its metric among few, then by the first letter of the rest; one comparison with the table's name
- * decides.
- *
  * I1  The metrics of a part of a table are in code-point order, and so are the keys, as no name has a character below
  *     '.'. A table may have two parts: names of other projects, then lade's own.
  * I2  A field beyond the end of the caller's struct counts as 0.
@@ -55,8 +52,6 @@ typedef enum ladei_stat_figure {
 enum { LADEI_STAT_POOLS = 3, LADEI_STAT_KEYS_MAX = LADEI_STAT_CELLS * LADEI_STAT_POOLS };
 
 typedef struct ladei_stat_metric {
-  const char *name;
-  size_t length; /* of the name */
   ladei_stat_kind kind;
   size_t offset;                                     /* of the field */
   int64_t (*compute)(const void *stats, size_t key); /* by the key's number below */
@@ -79,39 +74,35 @@ typedef struct ladei_stat_table {
 #define LADEI_STAT_KEYS_OF_GAUGE(name) name ".allocated", name ".current", name ".freed", name ".peak"
 #define LADEI_STAT_ROW_PLAIN(type, name, field, kind)                                                                  \
   {                                                                                                                    \
-    name, sizeof(name) - 1, kind, offsetof(type, field), NULL, { name }                                                \
+    kind, offsetof(type, field), NULL, { name }                                                                        \
   }
 #define LADEI_STAT_ROW_COMPUTED_GAUGE(name, function)                                                                  \
   {                                                                                                                    \
-    name, sizeof(name) - 1, LADEI_STAT_COMPUTED_GAUGE, 0, function, { LADEI_STAT_KEYS_OF_GAUGE(name) }                 \
+    LADEI_STAT_COMPUTED_GAUGE, 0, function, { LADEI_STAT_KEYS_OF_GAUGE(name) }                                         \
   }
 #define LADEI_STAT_ROW_COMPUTED_TIMES(name, function)                                                                  \
   {                                                                                                                    \
-    name, sizeof(name) - 1, LADEI_STAT_COMPUTED_TIMES, 0, function, {                                                  \
-      name ".avg", name ".count", name ".max", name ".min", name ".total"                                              \
-    }                                                                                                                  \
+    LADEI_STAT_COMPUTED_TIMES, 0, function, { name ".avg", name ".count", name ".max", name ".min", name ".total" }    \
   }
 #define LADEI_STAT_ROW_COMPUTED(name, function)                                                                        \
   {                                                                                                                    \
-    name, sizeof(name) - 1, LADEI_STAT_COMPUTED, 0, function, { name }                                                 \
+    LADEI_STAT_COMPUTED, 0, function, { name }                                                                         \
   }
 #define LADEI_STAT_ROW_GAUGE(type, name, field)                                                                        \
   {                                                                                                                    \
-    name, sizeof(name) - 1, LADEI_STAT_GAUGE, offsetof(type, field), NULL, { LADEI_STAT_KEYS_OF_GAUGE(name) }          \
+    LADEI_STAT_GAUGE, offsetof(type, field), NULL, { LADEI_STAT_KEYS_OF_GAUGE(name) }                                  \
   }
 #define LADEI_STAT_ROW_GAUGES(type, name, field)                                                                       \
   {                                                                                                                    \
-    name, sizeof(name) - 1, LADEI_STAT_GAUGES, offsetof(type, field), NULL, {                                          \
+    LADEI_STAT_GAUGES, offsetof(type, field), NULL, {                                                                  \
       LADEI_STAT_KEYS_OF_GAUGE(name ".all"), LADEI_STAT_KEYS_OF_GAUGE(name ".large_pool"),                             \
           LADEI_STAT_KEYS_OF_GAUGE(name ".small_pool")                                                                 \
     }                                                                                                                  \
   }
 
-/* The public calls of a room: `call` is their name, `stats` the caller's struct, with struct_size. */
+/* The public call of a room: `call` is its name, `stats` the caller's struct, with struct_size. */
 lade_status ladei_stat_keys_each(const ladei_stat_table *table, const char *call, const void *stats,
                                  lade_stat_visit visit, void *user);
-lade_status ladei_stat_keys_find(const ladei_stat_table *table, const char *call, const void *stats, const char *key,
-                                 int64_t *out);
 
 /* Whether `what` of the public call is a set of lade_stats_reset, not an empty one. */
 lade_status ladei_stats_reset_check(const char *call, uint32_t what);

@@ -30,25 +30,11 @@ lade_status lade_device_latency_set(lade_device_allocator *allocator, bool enabl
   return LADE_OK;
 }
 
-lade_status lade_device_latency_get(lade_device_allocator *allocator, lade_device_latencies *latencies) {
+lade_status lade_device_latency_each(lade_device_allocator *allocator, lade_stat_visit visit, void *user) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  lade_device_latencies own;
-  lade_device_latencies_init(&own);
   ladei_lock_acquire(&allocator->lock);
-  const ladei_latencies *kept = allocator->attention.latencies;
+  const ladei_latencies *kept = allocator->attention.latencies; /* lives as long as the allocator */
   ladei_lock_release(&allocator->lock);
-  if (kept != NULL) {
-    ladei_latency_read(&kept->kinds[LADEI_LATENCY_ALLOC], &own.alloc);
-    ladei_latency_read(&kept->kinds[LADEI_LATENCY_FREE], &own.free);
-    ladei_latency_read(&kept->kinds[LADEI_LATENCY_DRIVER], &own.driver);
-  }
-  return ladei_stats_write("lade_device_latencies", &own, sizeof own, latencies);
-}
-
-lade_status lade_device_latency_each(const lade_device_latencies *latencies, lade_stat_visit visit, void *user) {
-  lade_device_latencies own;
-  if (latencies == NULL || visit == NULL) return ladei_error_null(__func__, latencies == NULL ? "latencies" : "visit");
-  LADEI_TRY(ladei_options_read(__func__, latencies, &own, sizeof own));
-  return ladei_latency_each((const lade_device_latency *const[]){&own.alloc, &own.driver, &own.free}, visit, user);
+  return ladei_latencies_each(__func__, kept, visit, user);
 }

@@ -125,7 +125,3 @@ static const ladei_stat_table table = {
 lade_status lade_pinned_stats_each(const lade_pinned_stats *stats, lade_stat_visit visit, void *user) {
   return ladei_stat_keys_each(&table, __func__, stats, visit, user);
 }
-
-lade_status lade_pinned_stats_find(const lade_pinned_stats *stats, const char *key, int64_t *out) {
-  return ladei_stat_keys_find(&table, __func__, stats, key, out);
-}

@@ -33,24 +33,10 @@ lade_status lade_pinned_latency_set(lade_pinned_pool *pool, bool enabled) {
   return LADE_OK;
 }
 
-lade_status lade_pinned_latency_get(lade_pinned_pool *pool, lade_pinned_latencies *latencies) {
+lade_status lade_pinned_latency_each(lade_pinned_pool *pool, lade_stat_visit visit, void *user) {
   LADEI_TRY(ladei_pinned_enter(pool, __func__));
-  lade_pinned_latencies own;
-  lade_pinned_latencies_init(&own);
   ladei_lock_acquire(&pool->fast.lock);
-  const ladei_latencies *kept = pool->fast.latencies;
+  const ladei_latencies *kept = pool->fast.latencies; /* lives as long as the pool */
   ladei_lock_release(&pool->fast.lock);
-  if (kept != NULL) {
-    ladei_latency_read(&kept->kinds[LADEI_LATENCY_ALLOC], &own.alloc);
-    ladei_latency_read(&kept->kinds[LADEI_LATENCY_FREE], &own.free);
-    ladei_latency_read(&kept->kinds[LADEI_LATENCY_DRIVER], &own.driver);
-  }
-  return ladei_stats_write("lade_pinned_latencies", &own, sizeof own, latencies);
-}
-
-lade_status lade_pinned_latency_each(const lade_pinned_latencies *latencies, lade_stat_visit visit, void *user) {
-  lade_pinned_latencies own;
-  if (latencies == NULL || visit == NULL) return ladei_error_null(__func__, latencies == NULL ? "latencies" : "visit");
-  LADEI_TRY(ladei_options_read(__func__, latencies, &own, sizeof own));
-  return ladei_latency_each((const lade_device_latency *const[]){&own.alloc, &own.driver, &own.free}, visit, user);
+  return ladei_latencies_each(__func__, kept, visit, user);
 }

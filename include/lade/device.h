@@ -336,15 +336,6 @@ LADE_API lade_status lade_device_stats_get(lade_device_allocator *allocator, lad
 LADE_API lade_status lade_device_stats_each(const lade_device_stats *stats, lade_stat_visit visit, void *user);
 
 /**
- * Read one statistic by its name, as lade_device_stats_each() gives it, in some tens of nanoseconds.
- *
- * @param out  [out] Untouched on error.
- *
- * Threads, waits: as lade_device_stats_each(). Errors: LADE_ERR_INVALID_ARGUMENT, also for a key that does not exist.
- */
-LADE_API lade_status lade_device_stats_find(const lade_device_stats *stats, const char *key, int64_t *out);
-
-/**
  * Write the statistics as a table for people: that of PyTorch's torch.cuda.memory_summary(), except for the title.
  *
  * 47 lines of 77 columns, 29 with LADE_SUMMARY_ABBREVIATED, which leaves out the rows of the pools. Allocates nothing, so that an
@@ -1208,23 +1199,6 @@ LADE_API lade_status lade_device_pool_stats_each(lade_device_allocator *allocato
 
 /* ---- Latencies --------------------------------------------------------------------------------------------------- */
 
-/** Latencies of an allocator since they were turned on. Fields are appended only. */
-typedef struct lade_device_latencies {
-  size_t struct_size;
-  lade_device_latency alloc; /**< lade_device_alloc() and its like, failed ones included. */
-  lade_device_latency free;  /**< lade_device_free(). */
-  /** Asking the driver for memory and giving it back: an allocation or a free of a segment is one, and so are the calls
-   * together that map or unmap a range. Of the native backend. */
-  lade_device_latency driver;
-} lade_device_latencies;
-
-/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_device_latencies_init(lade_device_latencies *latencies) {
-  const lade_device_latencies zero = LADE_ZERO;
-  *latencies = zero;
-  latencies->struct_size = sizeof(lade_device_latencies);
-}
-
 /**
  * Turn the counting of latencies on, from 0, or off; off at first, when it costs nothing. On, a call reads the clock twice. Turned
  * on where they are on, they go on.
@@ -1235,18 +1209,23 @@ LADE_INLINE void lade_device_latencies_init(lade_device_latencies *latencies) {
 LADE_API lade_status lade_device_latency_set(lade_device_allocator *allocator, bool enabled);
 
 /**
- * Read the latencies: what was counted until they were turned off, or until now.
+ * Show the latencies by name, in code-point order: what was counted until they were turned off, or until now. All 0 before the first
+ * time that they are turned on.
  *
- * @param latencies  [in,out] struct_size set by lade_device_latencies_init().
+ *   alloc_ns.FIGURE    lade_device_alloc() and its like, failed ones included
+ *   driver_ns.FIGURE   asking the driver for memory and giving it back: an allocation or a free of a segment is one, and so are the
+ *                      calls together that map or unmap a range. Of the native backend
+ *   free_ns.FIGURE     lade_device_free()
  *
- * Threads: any; exact when no other thread is in a call. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ * FIGURE: count; log2_00 to log2_47, where log2_i counts calls of 2^i ns and more, below 2^(i + 1), the first one also those of 0 ns,
+ * the last one also longer ones; max, min (0 before the first) and total, in nanoseconds of the runtime's clock.
+ *
+ * @param visit  Called with no lock held; it may call anything.
+ *
+ * Threads: any; exact when no other thread is in a call. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED; what the
+ * callback returns.
  */
-LADE_API lade_status lade_device_latency_get(lade_device_allocator *allocator, lade_device_latencies *latencies);
-
-/** Show them by name, in code-point order: alloc_ns, driver_ns and free_ns, each with .count, .log2_00 to .log2_47 (the buckets), .max,
- * .min and .total. Parameters, threads, errors: as lade_device_stats_each(). */
-LADE_API lade_status lade_device_latency_each(const lade_device_latencies *latencies, lade_stat_visit visit,
-                                              void *user);
+LADE_API lade_status lade_device_latency_each(lade_device_allocator *allocator, lade_stat_visit visit, void *user);
 
 /** Layout of a private pool at one moment. */
 typedef struct lade_device_checkpoint lade_device_checkpoint;

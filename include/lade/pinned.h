@@ -493,15 +493,6 @@ LADE_API lade_status lade_pinned_stats_reset(lade_pinned_pool *pool, uint32_t wh
 LADE_API lade_status lade_pinned_stats_each(const lade_pinned_stats *stats, lade_stat_visit visit, void *user);
 
 /**
- * Read one statistic by its name, as lade_pinned_stats_each() gives it, in some tens of nanoseconds.
- *
- * @param out  [out] Untouched on error.
- *
- * Threads, waits: as lade_pinned_stats_each(). Errors: LADE_ERR_INVALID_ARGUMENT, also for a key that does not exist.
- */
-LADE_API lade_status lade_pinned_stats_find(const lade_pinned_stats *stats, const char *key, int64_t *out);
-
-/**
  * Write the statistics as a table for people, in the frame of lade_device_summary_write(): 25 lines, 17 with
  * LADE_SUMMARY_ABBREVIATED, which leaves out the rows of blocks and segments. `device` is shown in the title. Parameters, threads,
  * errors: as there.
@@ -529,23 +520,6 @@ LADE_API const char *lade_pinned_debug_last(lade_pinned_pool *pool);
 
 /* ---- Latencies --------------------------------------------------------------------------------------------------- */
 
-/** Latencies of a pool since they were turned on. Fields are appended only. */
-typedef struct lade_pinned_latencies {
-  size_t struct_size;
-  lade_device_latency alloc; /**< lade_pinned_alloc() and its like, those that find no memory included. */
-  lade_device_latency free;  /**< lade_pinned_free() and its like. */
-  /** Getting memory of a segment pinned and giving it back: the driver's calls for one segment together, as host_alloc_time
-   * and host_free_time count them. */
-  lade_device_latency driver;
-} lade_pinned_latencies;
-
-/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_pinned_latencies_init(lade_pinned_latencies *latencies) {
-  const lade_pinned_latencies zero = LADE_ZERO;
-  *latencies = zero;
-  latencies->struct_size = sizeof(lade_pinned_latencies);
-}
-
 /**
  * Turn the counting of latencies on, from 0, or off; off at first, when it costs nothing. On, a call reads the clock twice. Turned
  * on where they are on, they go on.
@@ -556,18 +530,11 @@ LADE_INLINE void lade_pinned_latencies_init(lade_pinned_latencies *latencies) {
 LADE_API lade_status lade_pinned_latency_set(lade_pinned_pool *pool, bool enabled);
 
 /**
- * Read the latencies: what was counted until they were turned off, or until now.
- *
- * @param latencies  [in,out] struct_size set by lade_pinned_latencies_init().
- *
- * Threads: any; exact when no other thread is in a call. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ * Show the latencies by the names of lade_device_latency_each(): of lade_pinned_alloc() and its like, those that find no memory
+ * included; of lade_pinned_free() and its like; and of getting memory of a segment pinned and giving it back, the driver's calls for
+ * one segment together, as host_alloc_time and host_free_time count them. Parameters, threads, errors: as there.
  */
-LADE_API lade_status lade_pinned_latency_get(lade_pinned_pool *pool, lade_pinned_latencies *latencies);
-
-/** Show them by name, in code-point order: the names of lade_device_latency_each(). Parameters, threads, errors: as
- * lade_pinned_stats_each(). */
-LADE_API lade_status lade_pinned_latency_each(const lade_pinned_latencies *latencies, lade_stat_visit visit,
-                                              void *user);
+LADE_API lade_status lade_pinned_latency_each(lade_pinned_pool *pool, lade_stat_visit visit, void *user);
 
 /* ---- History: what happened, in order ---------------------------------------------------------------------------- */
 

@@ -52,19 +52,6 @@ typedef struct lade_runtime lade_runtime;
  */
 typedef lade_status (*lade_stat_visit)(const char *key, int64_t value, void *user);
 
-/** Buckets of a histogram: bucket i counts calls of 2^i ns and more, below 2^(i + 1); the first one also those of 0 ns, the last
- * one also longer ones. */
-#define LADE_DEVICE_LATENCY_BUCKETS 48
-
-/** How long calls of one kind took, on the runtime's clock. */
-typedef struct lade_device_latency {
-  uint64_t count;
-  uint64_t total_ns;
-  uint64_t min_ns; /**< 0 before the first. */
-  uint64_t max_ns;
-  uint64_t buckets[LADE_DEVICE_LATENCY_BUCKETS];
-} lade_device_latency;
-
 /** Statistics that lade_device_stats_reset() and lade_pinned_stats_reset() start anew. */
 typedef enum lade_stats_reset {
   LADE_STATS_RESET_PEAKS = 1 << 0, /**< Peaks, from the current values. */

@@ -243,11 +243,8 @@ nb::dict pool_stats(const PoolObject &self) {
 }
 
 nb::dict pool_latencies(const PoolObject &self) {
-  lade_pinned_latencies latencies;
-  lade_pinned_latencies_init(&latencies);
-  check(lade_pinned_latency_get(self.pool->get(), &latencies));
   return stats_dict(
-      [&](lade_stat_visit visit, void *user) { return lade_pinned_latency_each(&latencies, visit, user); });
+      [&](lade_stat_visit visit, void *user) { return lade_pinned_latency_each(self.pool->get(), visit, user); });
 }
 
 // None, as the constructor takes it, where the library chooses.

@@ -24,11 +24,22 @@ namespace {
 using c10::CachingAllocator::DurationStat;
 using c10::CachingAllocator::Stat;
 
+struct Figure {
+  const std::string &key;
+  int64_t value;
+};
+
+lade_status figure_compare(const char *key, int64_t value, void *user) {
+  auto *figure = static_cast<Figure *>(user);
+  if (figure->key == key) figure->value = value;
+  return LADE_OK;
+}
+
 int64_t figure(const lade_pinned_stats &stats, const std::string &key) {
-  int64_t value = 0;
-  lade_status status = lade_pinned_stats_find(&stats, key.c_str(), &value);
+  Figure found{key, 0};
+  lade_status status = lade_pinned_stats_each(&stats, figure_compare, &found);
   if (status != LADE_OK) throw_last_error(status);
-  return value;
+  return found.value;
 }
 
 Stat stat_of(const lade_pinned_stats &stats, const std::string &key) {

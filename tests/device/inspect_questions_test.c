@@ -11,6 +11,8 @@
 #include "tests/shim/lade_test.h"
 #include "tests/support/comma_locale.h"
 #include "tests/support/interposer.h"
+#include "tests/support/latencies.h"
+#include "tests/support/stat.h"
 
 static lade_device_usage usage_of(device_fixture *f) {
   lade_device_usage usage;
@@ -247,9 +249,9 @@ LADE_TEST(inspect_hazard_HZ20, QuickQuestionsMakeNoCallOfTheDriver) {
   lade_device_usage usage = usage_of(&f);
   lade_device_block_info info;
   lade_device_block_info_init(&info);
-  int64_t value;
   LADE_EXPECT_OK(lade_device_find(f.allocator, block, &info));
-  LADE_EXPECT_OK(lade_device_stats_find(&stats, "num_ooms", &value));
+  support_stat ooms = {.key = "num_ooms"};
+  LADE_EXPECT_OK(lade_device_stats_each(&stats, support_stat_visit, &ooms));
   LADE_EXPECT_EQ_UINT(usage.allocated_bytes, 1024);
   LADE_EXPECT_EQ_UINT(driver_calls(&f), before);
   ladei_stream stream = device_fixture_resolve(&f, 0);
@@ -284,7 +286,7 @@ static void settings_texts_check(void) {
       "max_split_size_mb:64",
       "garbage_collection_threshold:0.75",
       "expandable_segments:True",
-      DIVISIONS,
+      (DIVISIONS),
       "max_non_split_rounding_mb:48,large_segment_size_mb:12",
       "per_process_memory_fraction:0.5,device_max_mb:700,device_event_batch:3",
       "garbage_collection_threshold:0.00001,per_process_memory_fraction:0.123456789", /* not 1e-05 and 0.123457 */
@@ -453,26 +455,21 @@ LADE_TEST(DeviceFind, KnowsPoolsAndHoles) {
 
 /* ---- Latencies --------------------------------------------------------------------------------------------------- */
 
-static lade_device_latencies latencies_of(device_fixture *f) {
-  lade_device_latencies latencies;
-  lade_device_latencies_init(&latencies);
-  LADE_EXPECT_OK(lade_device_latency_get(f->allocator, &latencies));
+static support_latencies latencies_of(lade_device_allocator *allocator) {
+  support_latencies latencies = {.count = 0};
+  LADE_EXPECT_OK(lade_device_latency_each(allocator, support_latencies_visit, &latencies));
+  LADE_EXPECT_EQ_SIZE(latencies.count, SUPPORT_LATENCY_KEYS);
+  LADE_EXPECT_EQ_SIZE(latencies.disorders, 0);
   return latencies;
 }
 
-static uint64_t buckets_sum(const lade_device_latency *latency) {
-  uint64_t sum = 0;
-  for (size_t i = 0; i < LADE_DEVICE_LATENCY_BUCKETS; i++) sum += latency->buckets[i];
-  return sum;
-}
-
 static void expect_counts(device_fixture *f, uint64_t allocs, uint64_t frees, uint64_t driver) {
-  lade_device_latencies latencies = latencies_of(f);
-  const lade_device_latency *const kinds[] = {&latencies.alloc, &latencies.free, &latencies.driver};
+  support_latencies latencies = latencies_of(f->allocator);
+  const support_latency *const kinds[] = {&latencies.alloc, &latencies.free, &latencies.driver};
   const uint64_t wanted[] = {allocs, frees, driver};
   for (size_t i = 0; i < 3; i++) {
     LADE_EXPECT_EQ_UINT(kinds[i]->count, wanted[i]);
-    LADE_EXPECT_EQ_UINT(buckets_sum(kinds[i]), wanted[i]);
+    LADE_EXPECT_EQ_UINT(support_latency_buckets_sum(kinds[i]), wanted[i]);
     LADE_EXPECT_LE_UINT(kinds[i]->min_ns, kinds[i]->max_ns);
     LADE_EXPECT_LE_UINT(kinds[i]->max_ns, kinds[i]->total_ns);
   }
@@ -519,9 +516,7 @@ LADE_TEST(DeviceLatency, BucketsDouble) {
   LADE_ASSERT_OK(lade_device_allocator_create(runtime, 0, NULL, &allocator));
   LADE_EXPECT_OK(lade_device_latency_set(allocator, true));
   LADE_EXPECT_OK(lade_device_alloc(allocator, 1000, stream, &block));
-  lade_device_latencies latencies;
-  lade_device_latencies_init(&latencies);
-  LADE_EXPECT_OK(lade_device_latency_get(allocator, &latencies));
+  support_latencies latencies = latencies_of(allocator);
   LADE_EXPECT_EQ_UINT(latencies.driver.total_ns, 3000);
   LADE_EXPECT_EQ_UINT(latencies.driver.buckets[11], 1); /* 2,048 to 4,095 ns */
   LADE_EXPECT_GE_UINT(latencies.alloc.min_ns, 3000);
@@ -532,33 +527,22 @@ LADE_TEST(DeviceLatency, BucketsDouble) {
   support_runtime_close(runtime);
 }
 
-typedef struct name_walk {
-  const char *last;
-  size_t count;
-  int64_t sum;
-} name_walk;
-
-static lade_status name_expect(const char *key, int64_t value, void *user) {
-  name_walk *w = user;
-  if (w->last != NULL) LADE_EXPECT(strcmp(w->last, key) < 0);
-  w->last = key;
-  w->count++;
-  w->sum += value;
-  return LADE_OK;
+static lade_status third_refuse(const char *key, int64_t value, void *user) {
+  (void)key;
+  (void)value;
+  return ++*(int *)user == 3 ? LADE_ERR_CANCELLED : LADE_OK;
 }
 
-LADE_TEST(DeviceLatency, HasNamesInOrderForEveryNumber) {
-  lade_device_latencies latencies;
-  enum { WORDS = sizeof latencies / sizeof(uint64_t) };
-  uint64_t words[WORDS];
-  int64_t sum = 0;
-  for (size_t i = 1; i < WORDS; i++) sum += (int64_t)(words[i] = i * i);
-  words[0] = sizeof latencies;
-  memcpy(&latencies, words, sizeof latencies);
-  name_walk w = {NULL, 0, 0};
-  LADE_EXPECT_OK(lade_device_latency_each(&latencies, name_expect, &w));
-  LADE_EXPECT_EQ_SIZE(w.count, WORDS - 1);
-  LADE_EXPECT_EQ_INT(w.sum, sum);
+LADE_TEST(DeviceLatency, TheCallbackEndsTheWalkAndBadArgumentsAreNamed) {
+  device_fixture f;
+  int calls = 0;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, lade_device_latency_each(f.allocator, third_refuse, &calls));
+  LADE_EXPECT_EQ_INT(calls, 3);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_latency_each(f.allocator, NULL, NULL));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "lade_device_latency_each: visit is NULL");
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_latency_each(NULL, third_refuse, &calls));
+  device_fixture_close(&f);
 }
 
 /* Counting is turned on and off, and read, beside calls. */
@@ -570,7 +554,7 @@ LADE_TEST(DeviceLatency, IsTurnedOnAndOffBesideCalls) {
   LADE_ASSERT(pthread_create(&thread, NULL, beside_run, &b) == 0);
   for (bool on = true; !atomic_load(&b.done); on = !on) {
     LADE_EXPECT_OK(lade_device_latency_set(f.allocator, on));
-    LADE_EXPECT_LE_UINT(latencies_of(&f).alloc.count, BESIDE_ROUNDS);
+    LADE_EXPECT_LE_UINT(latencies_of(f.allocator).alloc.count, BESIDE_ROUNDS);
   }
   pthread_join(thread, NULL);
   device_fixture_close(&f);

@@ -289,12 +289,10 @@ static void pinned_calls(objects *o) {
   lade_pinned_info info;
   lade_pinned_stats stats;
   lade_pinned_options settings;
-  lade_pinned_latencies latencies;
   lade_history *history;
   lade_pinned_info_init(&info);
   lade_pinned_stats_init(&stats);
   lade_pinned_options_init(&settings);
-  lade_pinned_latencies_init(&latencies);
   CALL(lade_pinned_pool_create(o->runtime, NULL, &other));
   CALL(lade_pinned_alloc(o->pool, 100, &block));
   CALL(lade_pinned_alloc(o->pool, 100 << 20, &block));
@@ -318,7 +316,7 @@ static void pinned_calls(objects *o) {
   CALL_ANY(lade_pinned_settings_get(o->pool, &settings));
   CALL_ANY(lade_pinned_debug_last(o->pool));
   CALL(lade_pinned_latency_set(o->pool, false));
-  CALL_ANY(lade_pinned_latency_get(o->pool, &latencies));
+  CALL_ANY(lade_pinned_latency_each(o->pool, stat_visit, NULL));
   CALL(lade_pinned_history_set(o->pool, NULL));
   CALL_ANY(lade_pinned_history_enabled(o->pool, &enabled));
   CALL(lade_pinned_history_take(o->pool, &history));
@@ -406,13 +404,11 @@ static void look_calls(objects *o) {
   lade_device_stats stats;
   lade_device_usage usage;
   lade_device_options settings;
-  lade_device_latencies latencies;
   lade_device_snapshot *snapshot;
   lade_history *history;
   lade_device_stats_init(&stats);
   lade_device_usage_init(&usage);
   lade_device_options_init(&settings);
-  lade_device_latencies_init(&latencies);
   CALL_ANY(lade_device_stats_get(o->allocator, &stats));
   CALL(lade_device_stats_reset(o->allocator, LADE_STATS_RESET_PEAKS));
   CALL(lade_device_stats_reset(o->allocator, LADE_STATS_RESET_SUMS));
@@ -424,7 +420,7 @@ static void look_calls(objects *o) {
   CALL_ANY(lade_device_backend_name(o->allocator));
   CALL_ANY(lade_device_usage_get(o->allocator, &usage));
   CALL(lade_device_latency_set(o->allocator, false));
-  CALL_ANY(lade_device_latency_get(o->allocator, &latencies));
+  CALL_ANY(lade_device_latency_each(o->allocator, stat_visit, NULL));
   CALL(lade_device_history_set(o->allocator, NULL));
   CALL_ANY(lade_device_history_enabled(o->allocator, &enabled));
   CALL(lade_device_history_take(o->allocator, &history));

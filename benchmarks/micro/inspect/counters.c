@@ -2,8 +2,6 @@
 /*
  * What does it cost to look at the counters?
  *
- * find     one value by its name, the names in a random order; against a pass over all 122 that stops at it, and lade_device_stats_get,
- *          which copies all of them.
  * usage    the figures of one moment, of an allocator with 1,000 blocks handed out and 500 cached; against lade_device_stats_get. The
  *          second row has 100,000 and 50,000.
  * summary  the table as text; against one pass over the 122 names with values, as snprintf prints them.
@@ -29,7 +27,7 @@
 #include "lade/pinned.h"
 #include "lade/soft.h"
 
-enum { NAMES = 122, FEW_BLOCKS = 1500, MANY_BLOCKS = 150000, BLOCK_BYTES = 2048 };
+enum { FEW_BLOCKS = 1500, MANY_BLOCKS = 150000, BLOCK_BYTES = 2048 };
 
 typedef struct rig {
   lade_runtime *runtime;
@@ -38,8 +36,6 @@ typedef struct rig {
   void **live;
   size_t live_count;
   lade_device_stats stats;
-  char names[NAMES][64]; /* in random order: not those of the table */
-  size_t name_count;
   size_t calls;
   const char *runtime_name; /* NULL: "sim" */
 } rig;
@@ -49,26 +45,6 @@ static bool failed(const char *what) {
   return false;
 }
 
-static lade_status name_copy(const char *key, int64_t value, void *user) {
-  rig *r = user;
-  (void)value;
-  if (r->name_count < NAMES) snprintf(r->names[r->name_count++], sizeof r->names[0], "%s", key);
-  return LADE_OK;
-}
-
-static void names_shuffle(rig *r) {
-  uint32_t random = 12345;
-  for (size_t i = NAMES - 1; i > 0; i--) {
-    random = random * 1664525u + 1013904223u;
-    size_t j = (random >> 8) % (i + 1);
-    char other[sizeof r->names[0]];
-    memcpy(other, r->names[i], sizeof other);
-    memcpy(r->names[i], r->names[j], sizeof other);
-    memcpy(r->names[j], other, sizeof other);
-  }
-}
-
-/* Two of three blocks stay. */
 static bool blocks_make(rig *r, size_t blocks) {
   r->live = calloc(blocks + 1, sizeof *r->live);
   if (r->live == NULL) return failed("no memory");
@@ -98,8 +74,6 @@ static bool rig_open(rig *r, size_t blocks, size_t calls) {
   if (lade_device_allocator_create(r->runtime, 0, NULL, &r->allocator) != LADE_OK) return failed("create");
   lade_device_stats_init(&r->stats);
   if (!blocks_make(r, blocks) || lade_device_stats_get(r->allocator, &r->stats) != LADE_OK) return failed("blocks");
-  if (lade_device_stats_each(&r->stats, name_copy, r) != LADE_OK) return failed("names");
-  names_shuffle(r);
   return true;
 }
 
@@ -123,28 +97,6 @@ static double mean_of(rig *r, lade_status (*call)(rig *r, size_t i), double unit
   static double name(void *user) { return mean_of(user, call, unit); }
 
 /* ---- Cases ------------------------------------------------------------------------------------------------------- */
-
-static lade_status find_call(rig *r, size_t i) {
-  int64_t value;
-  return lade_device_stats_find(&r->stats, r->names[i % NAMES], &value);
-}
-
-typedef struct wanted {
-  const char *name;
-  int64_t value;
-} wanted;
-
-static lade_status name_compare(const char *key, int64_t value, void *user) {
-  wanted *w = user;
-  if (strcmp(key, w->name) != 0) return LADE_OK;
-  w->value = value;
-  return LADE_NOT_READY; /* ends the walk */
-}
-
-static lade_status walk_call(rig *r, size_t i) {
-  wanted w = {r->names[i % NAMES], 0};
-  return lade_device_stats_each(&r->stats, name_compare, &w) == LADE_NOT_READY ? LADE_OK : LADE_ERR_INTERNAL;
-}
 
 static lade_status stats_call(rig *r, size_t i) {
   (void)i;
@@ -181,8 +133,6 @@ static lade_status pair_call(rig *r, size_t i) {
   return status == LADE_OK ? lade_device_free(r->allocator, block) : status;
 }
 
-CALL_RUN(find_run, find_call, 1e9)
-CALL_RUN(walk_run, walk_call, 1e9)
 CALL_RUN(stats_run, stats_call, 1e9)
 CALL_RUN(usage_run, usage_call, 1e9)
 CALL_RUN(summary_run, summary_call, 1e6)
@@ -191,14 +141,6 @@ CALL_RUN(pair_run, pair_call, 1e9)
 
 /* A quick run only shows that a case works: builds with asserts check all blocks in each of its calls. */
 static size_t calls_of(const bench *b, size_t calls) { return bench_is_quick(b) ? calls / 200 + 1 : calls; }
-
-static bool find_case(bench *b, const bench_case *self) {
-  rig r = {.calls = 0};
-  if (!rig_open(&r, FEW_BLOCKS, calls_of(b, 500000))) return false;
-  bench_variant variants[] = {{"lade", find_run, &r}, {"a walk", walk_run, &r}, {"all counters", stats_run, &r}};
-  bool fine = bench_measure(b, self->name, NULL, "ns", variants, 3);
-  return rig_close(&r) && fine;
-}
 
 static bool usage_case(bench *b, const bench_case *self) {
   static const size_t blocks[] = {FEW_BLOCKS, MANY_BLOCKS};
@@ -355,7 +297,6 @@ static bool published_pair_case(bench *b, const bench_case *self) {
 
 int main(int argc, char **argv) {
   static const bench_case cases[] = {
-      {"find", "one counter by its name", find_case, NULL},
       {"usage", "the figures of one moment", usage_case, NULL},
       {"summary", "the table as text", summary_case, NULL},
       {"latency", "a pair with latencies counted", latency_case, NULL},
