@@ -176,10 +176,6 @@ const lade_error *lade_last_error(void) {
   return record_read();
 }
 
-void lade_error_copy(lade_error *out) {
-  if (out != NULL) *out = *lade_last_error();
-}
-
 uint32_t lade_version(void) { return LADE_VERSION_MAJOR * 1000000u + LADE_VERSION_MINOR * 1000u + LADE_VERSION_PATCH; }
 
 lade_status ladei_error(lade_status status, int64_t native_code, const char *format, ...) {

@@ -112,7 +112,7 @@ static lade_status step_train(training *t, size_t step) {
     layers++;
   }
   if (status == LADE_OK) status = loss_keep(t, step);
-  if (status != LADE_OK) lade_error_copy(&t->failure);
+  if (status != LADE_OK) t->failure = *lade_last_error();
   while (layers > 0) {
     layer_backward(t, --layers);
     lade_soft_advance(t->runtime, 300000);

@@ -317,7 +317,7 @@ lade_status ladei_pinned_alloc_ahead(lade_pinned_pool *pool, size_t bytes, uint6
   return alloc_at(pool, bytes, ahead, (block_place){false, device}, "lade_pinned_alloc_near", out);
 }
 
-lade_status lade_pinned_alloc_on(lade_pinned_pool *pool, size_t bytes, int numa_node, void **out) {
+lade_status ladei_pinned_alloc_on(lade_pinned_pool *pool, size_t bytes, int numa_node, void **out) {
   return alloc_at(pool, bytes, 0, (block_place){true, numa_node}, __func__, out);
 }
 

@@ -33,21 +33,20 @@ namespace lade {
 
 /** A call that failed: its status, and the text of lade_last_error(). */
 class error : public std::runtime_error {
- public:
+public:
   /** Of a status and a text. */
   error(lade_status status, const std::string &text) : std::runtime_error(text), status_(status) {}
   /** What the call returned. */
   lade_status status() const noexcept { return status_; }
 
- private:
+private:
   lade_status status_;
 };
 
 /** Throws error unless the status is LADE_OK. LADE_NOT_READY throws, too: ask where it is an answer. */
 inline void check(lade_status status) {
   if (status == LADE_OK) return;
-  lade_error last;
-  lade_error_copy(&last);
+  const lade_error last = *lade_last_error();
   const bool own = last.status == status && last.text[0] != '\0';
   throw error(status, own ? last.text : lade_status_text(status));
 }
@@ -61,7 +60,7 @@ struct destroy {
   void operator()(lade_pair *object) const noexcept { (void)lade_pair_destroy(object, false); }
   void operator()(lade_ticket *object) const noexcept { lade_ticket_release(object); }
 };
-}  // namespace detail
+} // namespace detail
 
 /** Owners: movable, get() borrows, release() gives the object away. A ticket's owner releases it; the transfer goes on. */
 using runtime = std::unique_ptr<lade_runtime, detail::destroy>;
@@ -86,14 +85,16 @@ inline pinned_pool make_pinned_pool(lade_runtime *on, const lade_pinned_options 
 }
 
 /** lade_device_allocator_create(). */
-inline device_allocator make_device_allocator(lade_runtime *on, int device, const lade_device_options *options = nullptr) {
+inline device_allocator make_device_allocator(lade_runtime *on, int device,
+                                              const lade_device_options *options = nullptr) {
   lade_device_allocator *object = nullptr;
   check(lade_device_allocator_create(on, device, options, &object));
   return device_allocator(object);
 }
 
 /** lade_pipeline_create(). */
-inline pipeline make_pipeline(lade_runtime *on, lade_pinned_pool *pool, const lade_pipeline_options *options = nullptr) {
+inline pipeline make_pipeline(lade_runtime *on, lade_pinned_pool *pool,
+                              const lade_pipeline_options *options = nullptr) {
   lade_pipeline *object = nullptr;
   check(lade_pipeline_create(on, pool, options, &object));
   return pipeline(object);
@@ -115,7 +116,7 @@ inline ticket submit(lade_pipeline *to, const lade_transfer &transfer) {
 
 /** A block of pinned memory; freed with its owner, reused when the streams recorded for it are done. */
 class pinned_block {
- public:
+public:
   pinned_block() = default;
   /** Allocates: lade_pinned_alloc(). The pool must outlive the block. */
   pinned_block(lade_pinned_pool *pool, std::size_t bytes) : pool_(pool), bytes_(bytes) {
@@ -148,7 +149,7 @@ class pinned_block {
     std::swap(bytes_, other.bytes_);
   }
 
- private:
+private:
   lade_pinned_pool *pool_ = nullptr;
   void *data_ = nullptr;
   std::size_t bytes_ = 0;
@@ -161,16 +162,17 @@ class pinned_block {
  * Threads: as the pool, any. The pool must outlive the resource, and the resource its containers.
  */
 class pinned_resource : public std::pmr::memory_resource {
- public:
+public:
   /** Of a pool, borrowed. */
   explicit pinned_resource(lade_pinned_pool *pool) noexcept : pool_(pool) {}
   /** Its pool. */
   lade_pinned_pool *pool() const noexcept { return pool_; }
 
- private:
+private:
   void *do_allocate(std::size_t bytes, std::size_t alignment) override {
     void *memory = nullptr;
-    if (alignment > page || lade_pinned_alloc(pool_, rounded(bytes, alignment), &memory) != LADE_OK) throw std::bad_alloc();
+    if (alignment > page || lade_pinned_alloc(pool_, rounded(bytes, alignment), &memory) != LADE_OK)
+      throw std::bad_alloc();
     return memory;
   }
   void do_deallocate(void *memory, std::size_t, std::size_t) override { (void)lade_pinned_free(pool_, memory); }
@@ -191,6 +193,6 @@ class pinned_resource : public std::pmr::memory_resource {
 };
 #endif
 
-}  // namespace lade
+} // namespace lade
 
 #endif /* LADE_LADE_HPP */

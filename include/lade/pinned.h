@@ -323,13 +323,6 @@ LADE_API lade_status lade_pinned_alloc_ready(lade_pinned_pool *pool, size_t byte
 LADE_API lade_status lade_pinned_alloc_near(lade_pinned_pool *pool, size_t bytes, int device, void **out);
 
 /**
- * The same, on a NUMA node given by its OS index; -1: bound to none.
- *
- * Errors also: LADE_ERR_INVALID_ARGUMENT for a node that has no memory for this process.
- */
-LADE_API lade_status lade_pinned_alloc_on(lade_pinned_pool *pool, size_t bytes, int numa_node, void **out);
-
-/**
  * Give a block back. Returns at once, also while streams still use it.
  *
  * @param pointer  Start of a block in use; NULL does nothing.

@@ -156,36 +156,30 @@ typedef struct lade_device_process {
   uint32_t kinds;       /**< Set of lade_process_kind. */
   uint64_t bytes;       /**< Of the device's memory; 0 unless known. */
   uint32_t bytes_known; /**< 0: the driver does not tell them, as in some virtual machines and containers. */
-  uint32_t reserved;    /**< 0 */
+  int32_t
+      management_index; /**< The device's number in the management library and in nvidia-smi, which differs where devices are
+                                 masked; -1: not told. */
 } lade_device_process;
 
-/** The processes that use a device. */
-typedef struct lade_device_processes {
-  const lade_device_process *list;
-  size_t count;
-  int32_t device; /**< As asked about. */
-  int32_t
-      management_index; /**< The device's number in the management library and in nvidia-smi, which differs where devices
-                                 are masked; -1: not told. */
-  char pci_bus_id[16];  /**< By which the device was found there. */
-} lade_device_processes;
+/** A callback of lade_device_processes_each(). Another status than LADE_OK ends the walk and is returned. */
+typedef lade_status (*lade_device_process_visit)(const lade_device_process *process, void *user);
 
 /**
- * Ask NVIDIA's management library (NVML, libnvidia-ml.so.1, opened at run time) which processes use a device.
+ * Ask NVIDIA's management library (NVML, libnvidia-ml.so.1, opened at run time) which processes use a device. It finds the device
+ * by its PCI address (lade_device_info).
  *
  * Takes tens of milliseconds at times, for the library's own start: for reports and people, not for loops. The library makes
  * no call of the CUDA driver, so captures go on.
  *
- * @param out  [out] Caller owns it until lade_device_processes_destroy(). Untouched on error.
+ * @param visit  Called for each process, after the library was closed, with no lock held.
  *
  * Threads: any. Waits: for the library. Errors, each with its text: LADE_ERR_UNSUPPORTED for software devices, and where the library
  * is missing or too old; LADE_ERR_NO_DEVICE for an unknown device, or where the library's driver is not loaded;
- * LADE_ERR_DRIVER for other refusals of the library; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_INVALID_ARGUMENT; LADE_ERR_FORKED.
+ * LADE_ERR_DRIVER for other refusals of the library; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_INVALID_ARGUMENT; LADE_ERR_FORKED; what
+ * the callback returns.
  */
-LADE_API lade_status lade_device_processes_get(lade_runtime *runtime, int device, lade_device_processes **out);
-
-/** Free the list. NULL does nothing. Threads: any. */
-LADE_API void lade_device_processes_destroy(lade_device_processes *processes);
+LADE_API lade_status lade_device_processes_each(lade_runtime *runtime, int device, lade_device_process_visit visit,
+                                                void *user);
 
 /**
  * Make a device the calling thread's current one, as cudaSetDevice does: special stream handles refer to it. A new thread has none,

@@ -133,24 +133,13 @@ LADE_API const char *lade_status_text(lade_status status);
  *
  * @return Borrowed; this thread's next failing call overwrites it or has another one, so ask again then; valid until the thread
  *         ends. Never NULL. Where there was no memory for the thread's record, it holds the status and the words of
- *         lade_status_text().
+ *         lade_status_text(). Callers that keep it over further calls, or whose task may go on in another thread (coroutines,
+ *         goroutines), copy the struct: lade_error kept = *lade_last_error().
  *
  * Threads: any; each has its own record. Waits: never. Stream order: none. Errors: none.
  * Source: docs/design.md "Errors".
  */
 LADE_API const lade_error *lade_last_error(void);
-
-/**
- * Copies the calling thread's record of its last failed lade call: for languages that may go on with the same task on
- * another thread (coroutines, goroutines), and for callers that keep it over further calls. To be called before the
- * task can move.
- *
- * @param out The program's; NULL: nothing happens.
- *
- * Threads: any; each has its own record. Waits: never. Stream order: none. Errors: none.
- * Source: docs/design.md "Errors".
- */
-LADE_API void lade_error_copy(lade_error *out);
 
 /**
  * Version of the library that is linked, to compare with LADE_VERSION_MAJOR, _MINOR, _PATCH of the header.

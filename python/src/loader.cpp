@@ -515,7 +515,7 @@ void loader_init(LoaderObject *self, nb::handle index_argument, nb::handle pipel
   {
     Unlocked unlocked;
     status = feed->create(options);
-    lade_error_copy(&error);
+    error = *lade_last_error();
     if (status != LADE_OK) feed.reset();
   }
   if (status != LADE_OK) {

@@ -167,7 +167,7 @@ static void *starved_run(void *user) {
   memory_is_out = true;
   (void)ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 12, "64 bytes asked");
   (void)ladei_error_prefix(LADE_ERR_OUT_OF_HOST_MEMORY, "pool: ");
-  lade_error_copy(&s->seen);
+  s->seen = *lade_last_error();
   if (s->together != NULL) pthread_barrier_wait(s->together);
   memory_is_out = false;
   (void)ladei_error(LADE_ERR_IO, 5, "later");

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/size.h"
+#include "host/api/pinned.h"
 #include "host/api/pool.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
@@ -258,14 +259,14 @@ LADE_TEST(PinnedLimits, NodesAreAskedForByOsIndex) {
   void *block = NULL;
   if (!pinned_fixture_open_on(&own, support_runtime_open("sim"), &options, &pinned_fixture_two_nodes)) return;
   for (int node = -1; node < 2; node++) {
-    LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 4096, node, &block));
+    LADE_EXPECT_OK(ladei_pinned_alloc_on(own.pool, 4096, node, &block));
     lade_pinned_info_init(&info);
     LADE_EXPECT_OK(lade_pinned_find(own.pool, block, &info));
     LADE_EXPECT_EQ_INT(info.numa_node, node);
     LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
   }
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_alloc_on(own.pool, 4096, 2, &block));
-  LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 0, 7, &block));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, ladei_pinned_alloc_on(own.pool, 4096, 2, &block));
+  LADE_EXPECT_OK(ladei_pinned_alloc_on(own.pool, 0, 7, &block));
   LADE_EXPECT_EQ_PTR(block, NULL);
   pinned_fixture_close(&own);
 }
@@ -278,8 +279,8 @@ LADE_TEST(PinnedLimits, AtTheCapAnotherNodeServesUnlessThePoolIsStrict) {
     options.max_bytes = PINNED_FIXTURE_SEGMENT_BYTES;
     options.flags = strict != 0 ? LADE_PINNED_NUMA_STRICT : 0;
     if (!pinned_fixture_open_on(&own, support_runtime_open("sim"), &options, &pinned_fixture_two_nodes)) return;
-    LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 4096, 0, &first));
-    lade_status status = lade_pinned_alloc_on(own.pool, 4096, 1, &second);
+    LADE_EXPECT_OK(ladei_pinned_alloc_on(own.pool, 4096, 0, &first));
+    lade_status status = ladei_pinned_alloc_on(own.pool, 4096, 1, &second);
     LADE_EXPECT_EQ_INT(status, strict != 0 ? LADE_ERR_LIMIT : LADE_OK);
     LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).other_node_takes, strict != 0 ? 0 : 1);
     if (status == LADE_OK) LADE_EXPECT_OK(lade_pinned_free(own.pool, second));
@@ -297,10 +298,10 @@ LADE_TEST(PinnedLimits, AtTheCapAnotherNodeServesWhereTheDriverTakesNothingBack)
   if (!pinned_fixture_open_on(&own, support_interposer_open("sim", NULL), &options, &pinned_fixture_two_nodes)) return;
   void *blocks[2];
   for (int i = 0; i < 2; i++)
-    LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, PINNED_FIXTURE_SEGMENT_BYTES, i, &blocks[i]));
+    LADE_EXPECT_OK(ladei_pinned_alloc_on(own.pool, PINNED_FIXTURE_SEGMENT_BYTES, i, &blocks[i]));
   LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[1]));
   support_fail(own.runtime, "host_unregister", 1, 1);
-  LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 4096, 0, &block));
+  LADE_EXPECT_OK(ladei_pinned_alloc_on(own.pool, 4096, 0, &block));
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).other_node_takes, 1);
   LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
   LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[0]));
@@ -315,12 +316,12 @@ LADE_TEST(PinnedLimits, AtTheCapAPageOfAnotherNodeServesASmallRequest) {
   void *full = NULL, *most[4], *block = NULL;
   options.max_bytes = 2 * PINNED_FIXTURE_SEGMENT_BYTES;
   if (!pinned_fixture_open_on(&own, support_runtime_open("sim"), &options, &pinned_fixture_two_nodes)) return;
-  LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, PINNED_FIXTURE_SEGMENT_BYTES, 0, &full));
-  for (int i = 0; i < 4; i++) LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, sizes[i], 1, &most[i]));
-  LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 3584, 0, &block));
+  LADE_EXPECT_OK(ladei_pinned_alloc_on(own.pool, PINNED_FIXTURE_SEGMENT_BYTES, 0, &full));
+  for (int i = 0; i < 4; i++) LADE_EXPECT_OK(ladei_pinned_alloc_on(own.pool, sizes[i], 1, &most[i]));
+  LADE_EXPECT_OK(ladei_pinned_alloc_on(own.pool, 3584, 0, &block));
   LADE_EXPECT_EQ_INT(pinned_fixture_info(&own, block).numa_node, 1);
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).other_node_takes, 1);
-  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_alloc_on(own.pool, 3584, 0, &(void *){NULL}));
+  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, ladei_pinned_alloc_on(own.pool, 3584, 0, &(void *){NULL}));
   LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
   for (int i = 0; i < 4; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, most[i]));
   LADE_EXPECT_OK(lade_pinned_free(own.pool, full));
@@ -425,8 +426,8 @@ LADE_TEST(PinnedLimits, WhereTheSystemRefusesAnotherNodeServesUnlessThePoolIsStr
     options.flags = strict != 0 ? LADE_PINNED_NUMA_STRICT : 0;
     lade_runtime *runtime = support_runtime_open_with("sim", &description.options);
     if (!pinned_fixture_open_on(&own, runtime, &options, &pinned_fixture_two_nodes)) return;
-    LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 4096, 0, &first));
-    lade_status status = lade_pinned_alloc_on(own.pool, 4096, 1, &second);
+    LADE_EXPECT_OK(ladei_pinned_alloc_on(own.pool, 4096, 0, &first));
+    lade_status status = ladei_pinned_alloc_on(own.pool, 4096, 1, &second);
     LADE_EXPECT_EQ_INT(status, strict != 0 ? LADE_ERR_OUT_OF_PINNED_MEMORY : LADE_OK);
     LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).other_node_takes, strict != 0 ? 0 : 1);
     if (status == LADE_OK) {

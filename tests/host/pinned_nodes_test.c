@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/size.h"
+#include "host/api/pinned.h"
 #include "host/api/pool.h"
 #include "host/api/ring_alloc.h"
 #include "host/source/topology.h"
@@ -191,7 +192,7 @@ LADE_TEST(PinnedNodes, StrictRequestsOfAFullNodeFailBeforeTheyAreMade) {
     lade_pinned_options options = pinned_fixture_options();
     options.flags = strict != 0 ? LADE_PINNED_NUMA_STRICT : 0;
     if (!pinned_fixture_open_on(&own, support_interposer_open("sim", NULL), &options, &small.hooks)) return;
-    lade_status status = lade_pinned_alloc_on(own.pool, 5 * LADEI_MIB, 0, &block);
+    lade_status status = ladei_pinned_alloc_on(own.pool, 5 * LADEI_MIB, 0, &block);
     LADE_EXPECT_EQ_INT(status, strict != 0 ? LADE_ERR_OUT_OF_PINNED_MEMORY : LADE_OK);
     LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "host_register"), strict != 0 ? 0 : 1);
     if (strict != 0) {
@@ -200,9 +201,9 @@ LADE_TEST(PinnedNodes, StrictRequestsOfAFullNodeFailBeforeTheyAreMade) {
     } else {
       LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
     }
-    LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 4 * LADEI_MIB, 0, &block)); /* that much there is */
+    LADE_EXPECT_OK(ladei_pinned_alloc_on(own.pool, 4 * LADEI_MIB, 0, &block)); /* that much there is */
     LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
-    LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 5 * LADEI_MIB, 1, &block));
+    LADE_EXPECT_OK(ladei_pinned_alloc_on(own.pool, 5 * LADEI_MIB, 1, &block));
     LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
     pinned_fixture_close(&own);
   }
@@ -247,12 +248,12 @@ static void *allocate_bound(void *user) {
   thread->bound = syscall(SYS_set_mempolicy, MPOL_BIND, &node_0, 8 * sizeof node_0) == 0;
   if (!thread->bound) return NULL;
   if (!pinned_fixture_open_on(&own, support_interposer_open("sim", NULL), &options, thread->hooks)) return NULL;
-  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_PINNED_MEMORY, lade_pinned_alloc_on(own.pool, 5 * LADEI_MIB, -1, &block));
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_PINNED_MEMORY, ladei_pinned_alloc_on(own.pool, 5 * LADEI_MIB, -1, &block));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "bound to have 4194304 bytes free, page cache included; 5242880");
   LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "host_register"), 0);
-  LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 4 * LADEI_MIB, -1, &block));
+  LADE_EXPECT_OK(ladei_pinned_alloc_on(own.pool, 4 * LADEI_MIB, -1, &block));
   LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
-  LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 5 * LADEI_MIB, 1, &block)); /* preferred there: our word, not theirs */
+  LADE_EXPECT_OK(ladei_pinned_alloc_on(own.pool, 5 * LADEI_MIB, 1, &block)); /* preferred there: our word, not theirs */
   LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
   pinned_fixture_close(&own);
   return NULL;
@@ -277,7 +278,7 @@ LADE_TEST(PinnedNodes, NodesThatNothingIsKnownOfLimitNothing) {
   hooks.root = "/nonexistent";
   options.flags = LADE_PINNED_NUMA_STRICT;
   if (!pinned_fixture_open_on(&own, support_interposer_open("sim", NULL), &options, &hooks)) return;
-  LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 8 * LADEI_MIB, 0, &block));
+  LADE_EXPECT_OK(ladei_pinned_alloc_on(own.pool, 8 * LADEI_MIB, 0, &block));
   LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
   pinned_fixture_close(&own);
 }
@@ -297,7 +298,7 @@ LADE_TEST(PinnedNodes, SystemThatRefusesToBindFailsStrictPoolsOnly) {
     if (!pinned_fixture_open_on(&own, support_interposer_open("sim", NULL), &options, &pinned_fixture_two_nodes))
       return;
     bind_error = EPERM;
-    lade_status status = lade_pinned_alloc_on(own.pool, LADEI_MIB, 1, &block);
+    lade_status status = ladei_pinned_alloc_on(own.pool, LADEI_MIB, 1, &block);
     bind_error = 0;
     LADE_EXPECT_EQ_INT(status, strict ? LADE_ERR_OUT_OF_PINNED_MEMORY : LADE_OK);
     if (strict) {
@@ -305,7 +306,7 @@ LADE_TEST(PinnedNodes, SystemThatRefusesToBindFailsStrictPoolsOnly) {
       LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "cannot bind 1048576 bytes to NUMA node 1");
       LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "host_register"), 0);
       LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 0);
-      LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, LADEI_MIB, 1, &block)); /* refused once, and not for ever */
+      LADE_EXPECT_OK(ladei_pinned_alloc_on(own.pool, LADEI_MIB, 1, &block)); /* refused once, and not for ever */
     }
     LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
     pinned_fixture_close(&own);

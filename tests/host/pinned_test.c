@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls on a pinned pool, on every runtime. */
+#include "host/api/pinned.h"
 #include "lade/pinned.h"
 
 #include <stdio.h>
@@ -447,8 +448,8 @@ LADE_TEST(Pinned, RefusalsNameCallFieldValueAndWhatIsExpected) {
   expect_refusal(lade_pinned_alloc_ready(NULL, 1, &out), "lade_pinned_alloc_ready: pool is NULL");
   expect_refusal(lade_pinned_alloc_ready(own.pool, 1, NULL), "lade_pinned_alloc_ready: out is NULL");
   expect_refusal(lade_pinned_alloc_near(own.pool, 1, -1, &out), "lade_pinned_alloc_near: device is -1; expected 0 to ");
-  expect_refusal(lade_pinned_alloc_on(own.pool, 1, 1 << 20, &out),
-                 "lade_pinned_alloc_on: numa_node is 1048576; expected -1, or a NUMA node with memory");
+  expect_refusal(ladei_pinned_alloc_on(own.pool, 1, 1 << 20, &out),
+                 "ladei_pinned_alloc_on: numa_node is 1048576; expected -1, or a NUMA node with memory");
   expect_refusal(lade_pinned_reserve(own.pool, UINT64_MAX, 0), "lade_pinned_reserve: bytes is 18446744073709551615");
   expect_refusal(lade_pinned_reserve(own.pool, 1, -2), "lade_pinned_reserve: device is -2; expected 0 to ");
   expect_refusal(lade_pinned_free_after(own.pool, block, NULL), "lade_pinned_free_after: event is NULL");

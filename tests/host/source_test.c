@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/size.h"
+#include "host/api/pinned.h"
 #include "host/api/pool.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
@@ -491,7 +492,7 @@ LADE_TEST(PinnedSources, DriverCannotServeANodeThatIsAskedForStrictly) {
     options.flags = strict ? LADE_PINNED_NUMA_STRICT : 0;
     if (!pinned_fixture_open_on(&own, support_runtime_open("sim"), &options, &pinned_fixture_two_nodes)) return;
     LADE_EXPECT_STATUS(strict ? LADE_ERR_OUT_OF_PINNED_MEMORY : LADE_OK,
-                       lade_pinned_alloc_on(own.pool, 4096, 1, &block));
+                       ladei_pinned_alloc_on(own.pool, 4096, 1, &block));
     LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
     pinned_fixture_close(&own);
   }

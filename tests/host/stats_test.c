@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/size.h"
+#include "host/api/pinned.h"
 #include "host/api/pool.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
@@ -309,7 +310,7 @@ LADE_TEST(PinnedLevels, NodesAddUpToThePool) {
   void *blocks[2][6];
   if (!pinned_fixture_open_on(&own, support_runtime_open("sim"), &options, &pinned_fixture_two_nodes)) return;
   for (int node = 0; node < 2; node++) {
-    for (int i = 0; i < 6; i++) LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 300000, node, &blocks[node][i]));
+    for (int i = 0; i < 6; i++) LADE_EXPECT_OK(ladei_pinned_alloc_on(own.pool, 300000, node, &blocks[node][i]));
     expect_levels_agree(&own);
   }
   lade_pinned_stats stats = pinned_fixture_stats(&own);
@@ -336,7 +337,7 @@ LADE_TEST(PinnedLevels, PeaksOfThePoolAreThoseOfAllNodesTogether) {
   void *blocks[2][6];
   options.magazine_bytes = 1; /* none */
   if (!pinned_fixture_open_on(&own, support_runtime_open("sim"), &options, &pinned_fixture_two_nodes)) return;
-  for (int i = 0; i < 12; i++) LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 300000, i / 6, &blocks[i / 6][i % 6]));
+  for (int i = 0; i < 12; i++) LADE_EXPECT_OK(ladei_pinned_alloc_on(own.pool, 300000, i / 6, &blocks[i / 6][i % 6]));
   for (int i = 0; i < 12; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[i / 6][i % 6]));
   LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
   lade_pinned_stats stats = pinned_fixture_stats(&own);
@@ -400,7 +401,7 @@ static void *count_along(void *user) {
     void *block = NULL;
     size_t bytes = sizeof(size_t) + support_random_size(&random, 128 * LADEI_KIB);
     int node = (int)support_random_below(&random, 2);
-    LADE_EXPECT_OK(lade_pinned_alloc_on(self->own->pool, bytes, node, &block));
+    LADE_EXPECT_OK(ladei_pinned_alloc_on(self->own->pool, bytes, node, &block));
     *(size_t *)block = bytes;
     self->did.allocs++;
     self->did.requested += bytes;
@@ -580,7 +581,7 @@ LADE_TEST(PinnedLevels, PeakOfPendingOfThePoolIsNotTheSumOfNodesInTurn) {
     LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
     LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, own.device, 1, own.streams[0]));
     for (int i = 0; i < COUNT; i++) {
-      LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 8192, round % 2, &blocks[i]));
+      LADE_EXPECT_OK(ladei_pinned_alloc_on(own.pool, 8192, round % 2, &blocks[i]));
       LADE_EXPECT_OK(lade_pinned_record_event(own.pool, blocks[i], own.streams[0]));
     }
     for (int i = 0; i < COUNT; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[i]));

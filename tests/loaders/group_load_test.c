@@ -265,8 +265,7 @@ static void failing_body(ranks_one *one) {
   if (c->fault != NULL && one->rank == 1)
     LADE_EXPECT_OK(lade_soft_fault_add(one->runtime, c->fault, c->nth, LADE_ERR_DRIVER));
   lade_status status = lade_safetensors_load(file, f.targets, 1, &options, &load);
-  lade_error error;
-  lade_error_copy(&error);
+  lade_error error = *lade_last_error();
   LADE_EXPECT_OK(lade_soft_fault_clear(one->runtime));
   c->failed += status != LADE_OK;
   if (status != LADE_OK) LADE_EXPECT(load == NULL);

@@ -27,6 +27,24 @@ static nvml_fake *fake_open(lade_runtime **out_runtime, const nvml_fake_process 
   return fake;
 }
 
+typedef struct processes {
+  lade_device_process list[4];
+  size_t count;
+} processes;
+
+static lade_status process_keep(const lade_device_process *process, void *user) {
+  processes *all = user;
+  if (all->count == sizeof all->list / sizeof *all->list) return LADE_ERR_LIMIT;
+  all->list[all->count++] = *process;
+  return LADE_OK;
+}
+
+static lade_status process_refuse(const lade_device_process *process, void *user) {
+  (void)process;
+  ++*(int *)user;
+  return LADE_ERR_CANCELLED;
+}
+
 /* There the words of an error are the result, an unknown figure breaks the division, the session stays open, those that draw are
  * left out, and the number shown is not the one asked about. */
 LADE_TEST(inspect_hazard_HZ13, ProcessesAreDataAndErrorsAreErrors) {
@@ -37,44 +55,42 @@ LADE_TEST(inspect_hazard_HZ13, ProcessesAreDataAndErrorsAreErrors) {
   fake->index = 6; /* by the library's order; the device is 0 here */
   fake->drawing = drawing;
   fake->drawing_count = 1;
-  lade_device_processes *processes = NULL;
-  LADE_ASSERT_OK(lade_device_processes_get(runtime, 0, &processes));
+  processes seen = {.count = 0};
+  int calls = 0;
+  LADE_ASSERT_OK(lade_device_processes_each(runtime, 0, process_keep, &seen));
   LADE_EXPECT_EQ_INT(fake->running, 0);
-  LADE_EXPECT_EQ_SIZE(processes->count, 3);
-  LADE_EXPECT_EQ_INT(processes->device, 0);
-  LADE_EXPECT_EQ_INT(processes->management_index, 6);
-  LADE_EXPECT_EQ_STR(processes->pci_bus_id, fake->pci_bus_id);
-  LADE_EXPECT_EQ_UINT(processes->list[0].pid, 4711);
-  LADE_EXPECT_EQ_UINT(processes->list[0].bytes, 1610612736);
-  LADE_EXPECT_EQ_UINT(processes->list[0].bytes_known, 1);
-  LADE_EXPECT_EQ_UINT(processes->list[1].bytes_known, 0);
-  LADE_EXPECT_EQ_UINT(processes->list[2].kinds, LADE_PROCESS_DRAWS);
-  lade_device_processes_destroy(processes);
+  LADE_EXPECT_EQ_SIZE(seen.count, 3);
+  LADE_EXPECT_EQ_INT(seen.list[0].management_index, 6);
+  LADE_EXPECT_EQ_UINT(seen.list[0].pid, 4711);
+  LADE_EXPECT_EQ_UINT(seen.list[0].bytes, 1610612736);
+  LADE_EXPECT_EQ_UINT(seen.list[0].bytes_known, 1);
+  LADE_EXPECT_EQ_UINT(seen.list[1].bytes_known, 0);
+  LADE_EXPECT_EQ_UINT(seen.list[2].kinds, LADE_PROCESS_DRAWS);
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, lade_device_processes_each(runtime, 0, process_refuse, &calls));
+  LADE_EXPECT_EQ_INT(calls, 1);
   fake->count = fake->drawing_count = 0;
-  LADE_ASSERT_OK(lade_device_processes_get(runtime, 0, &processes));
-  LADE_EXPECT_EQ_SIZE(processes->count, 0);
-  lade_device_processes_destroy(processes);
-  processes = NULL;
+  seen.count = 0;
+  LADE_ASSERT_OK(lade_device_processes_each(runtime, 0, process_keep, &seen));
+  LADE_EXPECT_EQ_SIZE(seen.count, 0);
   fake->init_code = 9;
-  LADE_EXPECT_STATUS(LADE_ERR_NO_DEVICE, lade_device_processes_get(runtime, 0, &processes));
+  LADE_EXPECT_STATUS(LADE_ERR_NO_DEVICE, lade_device_processes_each(runtime, 0, process_keep, &seen));
   fake->init_code = 0;
   fake->processes_code = 999;
-  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_device_processes_get(runtime, 0, &processes));
+  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_device_processes_each(runtime, 0, process_keep, &seen));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "device 0: NVML: processes: code 999");
-  LADE_EXPECT_STATUS(LADE_ERR_NO_DEVICE, lade_device_processes_get(runtime, 1000, &processes));
-  LADE_EXPECT_EQ_PTR(processes, NULL);
+  LADE_EXPECT_STATUS(LADE_ERR_NO_DEVICE, lade_device_processes_each(runtime, 1000, process_keep, &seen));
+  LADE_EXPECT_EQ_SIZE(seen.count, 0);
   LADE_EXPECT_EQ_INT(fake->running, 0);
   support_runtime_close(runtime);
 }
 
 LADE_TEST(Processes, BadArgumentsAndSoftwareDevicesAreRefused) {
-  lade_device_processes *processes = NULL;
+  processes seen = {.count = 0};
   lade_runtime *runtime = support_runtime_open("sim");
   if (runtime == NULL) return;
-  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_processes_get(runtime, 0, &processes));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_processes_get(NULL, 0, &processes));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_processes_get(runtime, 0, NULL));
-  LADE_EXPECT_EQ_PTR(processes, NULL);
-  lade_device_processes_destroy(NULL);
+  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_processes_each(runtime, 0, process_keep, &seen));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_processes_each(NULL, 0, process_keep, &seen));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_processes_each(runtime, 0, NULL, NULL));
+  LADE_EXPECT_EQ_SIZE(seen.count, 0);
   support_runtime_close(runtime);
 }

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/size.h"
+#include "host/api/pinned.h"
 #include "host/api/pool.h"
 #include "tests/shim/lade_test.h"
 #include "tests/stress/scheduler.h"
@@ -110,7 +111,7 @@ static void sem_take(sem_t *semaphore) {
 
 static void take(int kind, void **out) {
   all.kind = kind;
-  LADE_EXPECT_OK(lade_pinned_alloc_on(all.pool, all.now->bytes[kind], all.now->nodes[kind], out));
+  LADE_EXPECT_OK(ladei_pinned_alloc_on(all.pool, all.now->bytes[kind], all.now->nodes[kind], out));
 }
 
 static void *helper_main(void *user) {
@@ -154,7 +155,7 @@ static void asker_at(const char *what) {
 static lade_status watched_alloc(void **out) {
   is_asker = true;
   scheduler_watch(asker_at);
-  lade_status status = lade_pinned_alloc_on(all.pool, all.now->asked_bytes, 0, out);
+  lade_status status = ladei_pinned_alloc_on(all.pool, all.now->asked_bytes, 0, out);
   scheduler_watch(NULL);
   is_asker = false;
   return status;
@@ -181,7 +182,7 @@ static void scene_play(lade_runtime *runtime, const scene *now) {
     LADE_EXPECT_EQ_INT(pthread_create(&threads[i], NULL, helper_main, (void *)&numbers[i]), 0);
   }
   for (int i = 0; i < 2; i++) /* no segment is ever wholly free */
-    LADE_EXPECT_OK(lade_pinned_alloc_on(all.pool, LADEI_PINNED_PAGE_BYTES, now->nodes[i], &fillers[i]));
+    LADE_EXPECT_OK(ladei_pinned_alloc_on(all.pool, LADEI_PINNED_PAGE_BYTES, now->nodes[i], &fillers[i]));
   helper_do(HOLDER, TAKES);
   /* What is free is ready for requests of another class or node: the first steps of a request do not find it. */
   take(now->free_kind, &block);

@@ -298,7 +298,6 @@ static void pinned_calls(objects *o) {
   CALL(lade_pinned_alloc(o->pool, 100 << 20, &block));
   CALL(lade_pinned_alloc_ready(o->pool, 100, &block));
   CALL(lade_pinned_alloc_near(o->pool, 100, 0, &block));
-  CALL(lade_pinned_alloc_on(o->pool, 100, 0, &block));
   CALL(lade_pinned_record_event(o->pool, o->pinned, o->stream));
   CALL(lade_pinned_record_use(o->pool, o->pinned, o->stream));
   CALL(lade_pinned_free_after(o->pool, o->pinned, o->event));

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/size.h"
+#include "host/api/pinned.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/cancelled.h"
@@ -26,7 +27,7 @@ struct scene {
 
 static void alloc_small(scene *s) { s->status = lade_pinned_alloc(s->own.pool, LADEI_MIB, &s->block); }
 static void alloc_large(scene *s) { s->status = lade_pinned_alloc(s->own.pool, 8 * LADEI_MIB, &s->block); }
-static void alloc_on(scene *s) { s->status = lade_pinned_alloc_on(s->own.pool, LADEI_MIB, -1, &s->block); }
+static void alloc_on(scene *s) { s->status = ladei_pinned_alloc_on(s->own.pool, LADEI_MIB, -1, &s->block); }
 static void reserve(scene *s) { s->status = lade_pinned_reserve(s->own.pool, 8 * LADEI_MIB, 0); }
 static void trim(scene *s) { s->status = lade_pinned_trim(s->own.pool, 0); }
 static void empty_cache(scene *s) { s->status = lade_pinned_empty_cache(s->own.pool); }
