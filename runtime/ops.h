@@ -598,6 +598,15 @@ void ladei_runtime_release(lade_runtime *runtime);
 /* LADE_OK if the stream may be asked and waited for; otherwise LADE_ERR_CAPTURE, naming the purpose (`call`), or the
  * reason why it is not known. */
 lade_status ladei_stream_uncaptured(const lade_runtime *runtime, const ladei_stream *stream, const char *call);
+/* Whether the handle of a stream that was resolved earlier still names it. LADE_ERR_STREAM_RETIRED: the program has
+ * destroyed the stream; the handle names none now, or another one. */
+lade_status ladei_stream_verify(const lade_runtime *runtime, const ladei_stream *stream);
+/*
+ * After a call on such a stream that succeeded: whether the call reached it. Ids are never given twice, so a handle
+ * that names the stream after the call named it during the call, too. Fails as the two above: the id of a stream that
+ * captures would not be the driver's answer (I4 in cuda/stream_identity.c).
+ */
+lade_status ladei_stream_confirm(const lade_runtime *runtime, const ladei_stream *stream, const char *call);
 /* stream_query, stream_synchronize, if the stream does not capture. */
 lade_status ladei_stream_ask(const lade_runtime *runtime, const ladei_stream *stream);
 lade_status ladei_stream_wait(const lade_runtime *runtime, const ladei_stream *stream);

@@ -171,6 +171,21 @@ lade_status ladei_stream_uncaptured(const lade_runtime *runtime, const ladei_str
                      states[info.status]);
 }
 
+lade_status ladei_stream_verify(const lade_runtime *runtime, const ladei_stream *stream) {
+  if (stream->kind != LADEI_STREAM_ORDINARY) return LADE_OK;
+  ladei_stream now;
+  lade_status status = runtime->ops->stream_resolve(runtime->self, stream->handle, &now);
+  bool other = status == LADE_OK && (now.id != stream->id || now.context != stream->context);
+  if (!other && status != LADE_ERR_INVALID_ARGUMENT) return status;
+  return ladei_error(LADE_ERR_STREAM_RETIRED, 0, "stream id %llu was destroyed; its handle %p names %s",
+                     (unsigned long long)stream->id, (void *)stream->handle, other ? "another stream" : "no stream");
+}
+
+lade_status ladei_stream_confirm(const lade_runtime *runtime, const ladei_stream *stream, const char *call) {
+  lade_status status = ladei_stream_verify(runtime, stream);
+  return status != LADE_OK ? status : ladei_stream_uncaptured(runtime, stream, call);
+}
+
 lade_status ladei_stream_ask(const lade_runtime *runtime, const ladei_stream *stream) {
   lade_status status = ladei_stream_uncaptured(runtime, stream, "stream_query");
   return status != LADE_OK ? status : runtime->ops->stream_query(runtime->self, stream);

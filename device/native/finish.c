@@ -10,7 +10,7 @@
  *                                stream itself does not show (the driver of CUDA 13.0 on an H200)
  *   retired                      the event that stream_retire recorded on it: `last`, shared by the stream's segments
  *   a thread's own               an event recorded on the legacy stream of its context, which is ordered after all of them
- *   destroyed without retire     the device, where the driver notices
+ *   destroyed without retire     the device, where the driver notices; asked before the first call and after the record
  *
  * The last one is help for programs that break the contract (lade_device_stream_retire() in lade/device.h), and no
  * more: the question names a stale handle, on which a driver may crash. Nothing that is known here tells such a stream
@@ -50,7 +50,7 @@ static lade_status event_make(lade_device_allocator *allocator, const ladei_stre
   if (status == LADE_OK) status = ops_of(allocator)->event_create(self, stream->context, 0, &event);
   if (status != LADE_OK) return status;
   status = ops_of(allocator)->event_record(self, event, stream);
-  if (status == LADE_OK) status = ladei_stream_uncaptured(allocator->runtime, stream, "event_record");
+  if (status == LADE_OK) status = ladei_stream_confirm(allocator->runtime, stream, "event_record");
   if (status == LADE_OK) {
     *out = event;
     return LADE_OK;
@@ -122,18 +122,10 @@ lade_status ladei_device_finish(lade_device_allocator *allocator) {
   return status;
 }
 
-/* Whether the handle still means the stream, as far as the driver notices. */
-static bool stream_lives(lade_device_allocator *allocator, const ladei_stream *stream) {
-  ladei_stream now;
-  if (stream->kind != LADEI_STREAM_ORDINARY) return true;
-  return ops_of(allocator)->stream_resolve(allocator->runtime->self, stream->handle, &now) == LADE_OK &&
-         now.context == stream->context && now.id == stream->id;
-}
-
 static lade_status stream_finish(lade_device_allocator *allocator, const ladei_stream *stream, bool wait) {
   ladei_device_last_event *last = NULL;
-  if (!stream_lives(allocator, stream)) return ladei_device_finish(allocator);
-  lade_status status = wait ? ladei_stream_wait(allocator->runtime, stream) : LADE_OK;
+  lade_status status = ladei_stream_verify(allocator->runtime, stream);
+  if (status == LADE_OK && wait) status = ladei_stream_wait(allocator->runtime, stream);
   if (status == LADE_OK) status = ladei_device_last_event_make(allocator, stream, &last);
   if (status != LADE_OK) return status;
   status = event_finish(allocator, last->event);

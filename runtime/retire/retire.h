@@ -26,8 +26,8 @@
  *   P1  done() gets a ticket only after all work has finished that was queued, on every stream noted, before the add.
  *   P2  A stream that never finishes delays only tickets that were noted on it.
  *   P3  poll costs at most one event query per stream with pending uses plus one per finished batch. With
- *       LADEI_POLL_CLOSE each open batch also costs a check of its stream (is it the same, done, capturing) and one
- *       record.
+ *       LADEI_POLL_CLOSE each open batch also costs a check of its stream (is it the same, done, capturing), one record,
+ *       and a second look whether it is the same.
  *   P4  No driver call and no callback is made under a lade lock. The caller holds none, except where said otherwise.
  *   P5  An add never fails or waits. If an event cannot be recorded or queried, its uses are in quarantine: their
  *       tickets stay pending, every later poll tries again, and only synchronize and end_quarantine wait for the stream

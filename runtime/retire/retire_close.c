@@ -15,8 +15,9 @@
  *                            fails              fails ---------->  stays open: quarantine, every poll tries again
  *                            destroyed          destroyed ------>  stays open: lost, its device must be waited for
  *
- * Another thread may destroy the stream between any two calls; so after a failed call the code checks whether the
- * stream still exists.
+ * Another thread may destroy the stream between any two calls, and make another one that gets its handle. So each
+ * attempt asks before its first call, and again after the call that it relies on, whether the handle names the stream:
+ * the call counts only then. After a failed call the code checks whether the stream still exists.
  */
 #include "runtime/retire/retire_close.h"
 
@@ -29,12 +30,10 @@
 
 /* ---- closing ----------------------------------------------------------------------------------------------------- */
 
-lade_status ladei_retire_stream_verify(ladei_retire *retire, const ladei_stream *stream) {
-  if (stream->kind != LADEI_STREAM_ORDINARY) return LADE_OK;
-  ladei_stream now;
-  lade_status status = ladei_retire_driver(retire)->stream_resolve(retire->runtime->self, stream->handle, &now);
-  bool other = status == LADE_OK && (now.id != stream->id || now.context != stream->context);
-  return other || status == LADE_ERR_INVALID_ARGUMENT ? LADE_ERR_STREAM_RETIRED : status;
+/* Result of an attempt in which the stream was not the one of the note, or this is not known. */
+static ladei_retire_closing closing_unverified(ladei_retire_closing attempt, lade_status status) {
+  bool lost = status == LADE_ERR_STREAM_RETIRED;
+  return ladei_retire_closing_ended(attempt, lost ? LADEI_RETIRE_CLOSE_LOST : LADEI_RETIRE_CLOSE_FAILED, status);
 }
 
 /* Result of an attempt in which a call failed. */
@@ -42,10 +41,11 @@ static ladei_retire_closing closing_failed(ladei_retire *retire, const ladei_str
                                            ladei_retire_closing attempt, lade_status failure) {
   lade_error error;
   ladei_error_save(&error);
-  lade_status status = ladei_retire_stream_verify(retire, stream);
-  if (status == LADE_ERR_STREAM_RETIRED) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_LOST, status);
+  bool lost =
+      failure == LADE_ERR_STREAM_RETIRED || ladei_stream_verify(retire->runtime, stream) == LADE_ERR_STREAM_RETIRED;
+  if (lost) return closing_unverified(attempt, LADE_ERR_STREAM_RETIRED);
   ladei_error_restore(&error);
-  return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_FAILED, failure);
+  return closing_unverified(attempt, failure);
 }
 
 /* Not under the lock. Whether the stream is done, can be recorded on, or neither. */
@@ -53,12 +53,12 @@ static inline __attribute__((always_inline)) ladei_retire_closing stream_ask(lad
                                                                              const ladei_stream *stream, bool query) {
   ladei_retire_closing attempt = {.asked = query ? 1 : 0};
   void *self = retire->runtime->self;
-  lade_status status = ladei_retire_stream_verify(retire, stream);
-  if (status == LADE_ERR_STREAM_RETIRED) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_LOST, status);
-  if (status != LADE_OK) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_FAILED, status);
+  lade_status status = ladei_stream_verify(retire->runtime, stream);
+  if (status != LADE_OK) return closing_unverified(attempt, status);
   if (query) {
     ladei_lock_assert_none_held();
     status = ladei_stream_ask(retire->runtime, stream);
+    if (status == LADE_OK) status = ladei_stream_confirm(retire->runtime, stream, "stream_query");
     if (status == LADE_OK) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_DONE, status);
     if (status == LADE_ERR_CAPTURE) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_HELD, status);
     if (status == LADE_NOT_READY) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_EVENT, status);
@@ -89,7 +89,7 @@ ladei_retire_closing ladei_retire_stream_close(ladei_retire *retire, const ladei
   attempt.recorded = 1;
   status = ladei_retire_driver(retire)->event_record(retire->runtime->self, attempt.event->handle, stream);
   /* Another thread may have begun a capture since the question. An event in it must not be queried. */
-  if (status == LADE_OK) status = ladei_stream_uncaptured(retire->runtime, stream, "event_record");
+  if (status == LADE_OK) status = ladei_stream_confirm(retire->runtime, stream, "event_record");
   if (status == LADE_OK) return attempt;
   ladei_event_pool_discard(retire->events, attempt.event);
   attempt.event = NULL;

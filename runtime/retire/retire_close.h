@@ -44,10 +44,6 @@ static inline bool ladei_retire_queue_queries(const ladei_retire *retire, const 
   return ladei_retire_queries(retire) && !event_pending;
 }
 
-/* Not under the lock. Whether the handle still names the stream of the note. LADE_ERR_STREAM_RETIRED: the stream was
- * destroyed without stream_retire; the handle names no stream now, or another one, whose events do not cover ours. */
-lade_status ladei_retire_stream_verify(ladei_retire *retire, const ladei_stream *stream);
-
 /* Not under the lock. Covers the work queued on the stream so far by an event, unless `query` finds it finished. Uses
  * up *spare, if there is one. */
 ladei_retire_closing ladei_retire_stream_close(ladei_retire *retire, const ladei_stream *stream, bool query,

@@ -95,7 +95,8 @@ static lade_status stream_wait(ladei_retire *retire, const ladei_stream *stream)
     return ladei_error(LADE_ERR_CAPTURE, 0, "retire: stream id %llu captures and cannot be waited for",
                        (unsigned long long)stream->id);
   }
-  return status == LADE_OK ? ladei_retire_driver(retire)->stream_synchronize(self, stream) : status;
+  if (status == LADE_OK) status = ladei_retire_driver(retire)->stream_synchronize(self, stream);
+  return status == LADE_OK ? ladei_stream_confirm(retire->runtime, stream, "stream_synchronize") : status;
 }
 
 /* Not under the lock. The stream itself is gone, so waits for its device: this does not cover work in a context of the
@@ -157,7 +158,7 @@ static void sync_without_event(ladei_retire *retire, ladei_retire_queue *queue, 
   if (status != LADE_OK && status != LADE_ERR_CAPTURE && status != LADE_ERR_DEVICE_LOST) {
     lade_error error;
     ladei_error_save(&error);
-    lost = ladei_retire_stream_verify(retire, &stream) == LADE_ERR_STREAM_RETIRED; /* destroyed meanwhile */
+    lost = ladei_stream_verify(retire->runtime, &stream) == LADE_ERR_STREAM_RETIRED; /* destroyed meanwhile */
     ladei_error_restore(&error);
   }
   if (lost) status = device_wait(retire, &stream, (walk->flags & SYNC_SPARES_DEVICES) != 0);

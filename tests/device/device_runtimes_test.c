@@ -3,9 +3,12 @@
  * Across sources: The device allocator on devices with bytes, with real work on real streams: software devices,
  * runtime/cuda on the loopback driver, and a GPU where there is one.
  */
+#include <string.h>
+
 #include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
 
 LADE_TEST_P(DeviceRuntimes, BlocksAreUsableMemory, SUPPORT_RUNTIMES, name) {
@@ -224,3 +227,48 @@ LADE_TEST_P(DeviceRuntimes, ExpandablePoolsServeCaptures, SUPPORT_RUNTIMES, name
   device_fixture_free(&f, a);
   device_fixture_close(&f);
 }
+
+/* ---- Streams that are not retired -------------------------------------------------------------------------------- */
+
+#ifndef LADE_TEST_ON_GPU /* whose driver may crash on a handle that names no stream */
+typedef struct successor {
+  lade_runtime *runtime;
+  lade_stream stream;
+  const char *at; /* NULL: made */
+} successor;
+
+/* As a thread that destroys the stream beside that call, and makes one that gets its handle. */
+static void successor_make(void *user, const char *op) {
+  successor *s = user;
+  lade_stream next = NULL;
+  if (s->at == NULL || strcmp(op, s->at) != 0) return;
+  s->at = NULL;
+  LADE_EXPECT_OK(s->runtime->ops->stream_destroy(s->runtime->self, s->stream));
+  LADE_EXPECT_OK(s->runtime->ops->stream_create(s->runtime->self, 0, 0, 0, &next));
+  LADE_EXPECT_EQ_PTR(next, s->stream);
+}
+
+/* Bug: the answer of the idle successor counted, and memory went back that the stream's work might still have used. */
+LADE_TEST_P(DeviceRuntimes, SuccessorMadeBesideACallDoesNotAnswerForTheStream, SUPPORT_RUNTIMES, name) {
+  static const char *const calls[] = {"stream_capture_info", "event_create", "event_record"};
+  for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+    device_fixture f;
+    void *block = NULL;
+    lade_test_context("at %s", calls[i]);
+    if (!device_fixture_open_bytes(&f, name, NULL)) return;
+    successor s = {.runtime = f.runtime, .at = calls[i]};
+    LADE_ASSERT_OK(f.runtime->ops->stream_create(f.runtime->self, 0, 0, 0, &s.stream));
+    LADE_ASSERT_OK(lade_device_alloc(f.allocator, 1000, s.stream, &block));
+    device_fixture_free(&f, block);
+    support_on_call(f.runtime, successor_make, &s);
+    device_fixture_empty_cache(&f);
+    support_on_call(f.runtime, NULL, NULL);
+    LADE_EXPECT(s.at == NULL);
+    LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "device_synchronize"), 1);
+    LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 0);
+    LADE_EXPECT_OK(lade_stream_destroy(f.runtime, s.stream));
+    device_fixture_close(&f);
+  }
+  lade_test_context("%s", "");
+}
+#endif

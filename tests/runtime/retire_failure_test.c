@@ -181,6 +181,57 @@ LADE_TEST(RetireQuarantine, StreamDestroyedWithoutRetireIsNotMistakenForItsSucce
   fixture_close(&own);
 }
 
+typedef struct successor {
+  fake_driver *fake;
+  lade_stream stream;
+} successor;
+
+static void recycle(void *user) {
+  const successor *made = user;
+  fake_stream_recycle(made->fake, made->stream);
+}
+
+/* Bug: another thread destroyed the stream and made one with its handle after lade had looked whose the handle was and
+ * before its next call: the idle successor's answer gave the block back. */
+LADE_TEST(RetireQuarantine, SuccessorMadeBesideACallDoesNotAnswerForTheStream) {
+  static fixture own;
+  static const struct {
+    const char *op;
+    bool events_only;
+  } cases[] = {{"stream_query", false}, {"event_record", true}, {"event_create", true}, {"stream_capture_info", false}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    lade_test_context("at %s", cases[i].op);
+    successor made = {.stream = fixture_open(&own, &(ladei_retire_options){.events_only = cases[i].events_only})};
+    made.fake = own.fake;
+    fixture_work_and_use(&own, 0, made.stream);
+    fake_hook(own.fake, cases[i].op, recycle, &made);
+    LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
+    LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
+    LADE_EXPECT(!fixture_is_done(&own, 0));
+    LADE_EXPECT_EQ_UINT(fixture_counters(&own).quarantined_uses, 1);
+    LADE_EXPECT_OK(ladei_retire_synchronize(own.retire));
+    LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "device_synchronize"), 1);
+    fixture_close(&own);
+  }
+  lade_test_context("%s", "");
+}
+
+/* The same of a thread that waits for a stream on which no event can be recorded. */
+LADE_TEST(RetireQuarantine, SuccessorMadeBesideAWaitIsNotWaitedForInstead) {
+  static fixture own;
+  successor made = {.stream = fixture_open(&own, NULL)};
+  made.fake = own.fake;
+  fixture_work_and_use(&own, 0, made.stream);
+  fake_fail(own.fake, "event_record", LADE_ERR_DRIVER, 0, 1000);
+  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, ladei_retire_poll(own.retire, CLOSE, NULL));
+  fake_hook(own.fake, "stream_synchronize", recycle, &made);
+  LADE_EXPECT_OK(ladei_retire_synchronize(own.retire));
+  LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "stream_synchronize"), 1);
+  LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "device_synchronize"), 1);
+  LADE_EXPECT(fixture_is_done(&own, 0));
+  fixture_close(&own);
+}
+
 /* Its events say when the batches that they cover are done. What is open has none, and nobody to ask: no poll fails for
  * that or names the stream again, no other stream is held up, and the device is waited for when somebody may wait. */
 LADE_TEST(RetireQuarantine, StreamDestroyedWithoutRetireKeepsWhatIsOpenUntilSomebodyWaits) {
@@ -201,7 +252,8 @@ LADE_TEST(RetireQuarantine, StreamDestroyedWithoutRetireKeepsWhatIsOpenUntilSome
   fixture_work_and_use(&own, 21, other);
   fake_run_all(own.fake);
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 1);
-  LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "stream_resolve"), resolved + 2); /* noted, asked: the other one */
+  LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "stream_resolve"),
+                      resolved + 3); /* noted, asked, confirmed: the other one */
   LADE_EXPECT_EQ_UINT(fixture_counters(&own).quarantined_uses, 5);
   LADE_EXPECT_EQ_UINT(fixture_counters(&own).quarantines, 1);
   LADE_EXPECT_OK(ladei_retire_end_quarantine(own.retire));
