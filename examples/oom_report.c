@@ -180,7 +180,11 @@ int main(int argc, char **argv) {
   training t = {.runtime = NULL};
   training_open(&t, argv[1]);
   report r = {.parts = {lade_part_device(t.allocator), lade_part_pinned(t.pool)}, .folder = argv[2]};
-  LADE(lade_device_oom_observer_add(t.allocator, out_of_memory, &r));
+  lade_device_listener listener;
+  lade_device_listener_init(&listener);
+  listener.observe_oom = out_of_memory;
+  listener.user = &r;
+  LADE(lade_device_listener_add(t.allocator, &listener));
   LADE(weights_load(&t));
   if (train(&t, &r) != LADE_OK) printf("out of memory: %s\n", t.failure.text);
   training_close(&t);

@@ -307,6 +307,13 @@ static void stats_compare(heap_recount *r) {
   gauge_compare(r, &kept->oversize_segments, &counted->oversize_segments, "I7 oversize_segments");
 }
 
+static void listeners_recount(heap_recount *r, const ladei_device_listeners *listeners) {
+  size_t trackers = 0;
+  expect(r, listeners->count <= LADEI_DEVICE_LISTENERS_MAX, "K1 number of listeners");
+  for (size_t i = 0; r->broken == NULL && i < listeners->count; i++) trackers += listeners->list[i].track != NULL;
+  expect(r, trackers == listeners->tracker_count, "K2 listeners with a tracker");
+}
+
 static void history_recount(heap_recount *r, const lade_device_allocator *allocator) {
   const ladei_device_history *history = &allocator->history;
   expect(r, history->count <= history->capacity && history->count <= history->appended, "H1 events in the ring");
@@ -317,9 +324,10 @@ static void history_recount(heap_recount *r, const lade_device_allocator *alloca
   expect(r, r->notes == history->note_count, "H3 notes of blocks");
   expect(r, history->enabled || (history->count == 0 && r->contexts == 0 && r->notes == 0),
          "H2 nothing is kept while history is off");
-  bool watched = history->enabled || allocator->trackers.count > 0;
+  bool watched = history->enabled || allocator->listeners.tracker_count > 0;
   expect(r, watched == (allocator->heap.listener != NULL) && watched == ladei_device_history_watched(allocator),
          "H4 the heap reports exactly while there is a listener");
+  listeners_recount(r, &allocator->listeners);
 }
 
 lade_status ladei_device_native_check(lade_device_allocator *allocator) {

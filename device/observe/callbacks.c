@@ -1,108 +1,98 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Callbacks of the program: reclaimers, which may free blocks when the cache has none that fits, and observers of
- * allocations that fail, trackers of events.
+ * Listeners, callbacks of the program: reclaimers, which may free blocks when the cache has none that fits, observers of
+ * allocations that fail, trackers of events (history.c calls them).
  *
- * K1  A list holds each pair of function and user at most once.
- * Locks: the lists are guarded by the allocator's lock; callbacks run without it, from a copy of the list.
+ * K1  The list holds each set of callbacks and user at most once.
+ * K2  tracker_count is the number of listeners with a tracker.
+ * Locks: the list is guarded by the allocator's lock; callbacks run without it, from a copy of the list.
  */
 #include "device/observe/callbacks.h"
 
 #include <string.h>
 
 #include "base/error.h"
+#include "base/options.h"
 #include "device/observe/history.h"
 #include "device/state/checks.h"
 
-static size_t callback_find(const ladei_device_callbacks *callbacks, void (*function)(void), const void *user) {
+static bool listeners_equal(const lade_device_listener *a, const lade_device_listener *b) {
+  return a->user == b->user && a->reclaim == b->reclaim && a->observe_oom == b->observe_oom && a->track == b->track;
+}
+
+static size_t listener_find(const ladei_device_listeners *listeners, const lade_device_listener *listener) {
   size_t at = 0;
-  while (at < callbacks->count && (callbacks->list[at].function != function || callbacks->list[at].user != user)) at++;
+  while (at < listeners->count && !listeners_equal(&listeners->list[at], listener)) at++;
   return at;
 }
 
-static lade_status callback_add(lade_device_allocator *allocator, ladei_device_callbacks *callbacks,
-                                void (*function)(void), void *user, const char *call) {
-  if (function == NULL) return ladei_error_null(call, "function");
-  lade_status status = LADE_OK;
+static lade_status listener_read(const char *call, const lade_device_listener *listener, lade_device_listener *out) {
+  if (listener == NULL) return ladei_error_null(call, "listener");
+  LADEI_TRY(ladei_options_read("lade_device_listener", listener, out, sizeof *out));
+  if (out->reclaim != NULL || out->observe_oom != NULL || out->track != NULL) return LADE_OK;
+  return ladei_error_argument(call, "listener", "one with a callback", "without any");
+}
+
+static lade_status listener_append(lade_device_allocator *allocator, const lade_device_listener *listener,
+                                   const char *call) {
+  ladei_device_listeners *listeners = &allocator->listeners;
+  ladei_lock_assert_held(&allocator->lock);
+  if (listener_find(listeners, listener) < listeners->count)
+    return ladei_error_argument(call, "listener", "one that is not", "added already");
+  if (listeners->count == LADEI_DEVICE_LISTENERS_MAX)
+    return ladei_error(LADE_ERR_LIMIT, 0, "%s: %d listeners are added already, the most there can be", call,
+                       LADEI_DEVICE_LISTENERS_MAX);
+  listeners->list[listeners->count++] = *listener;
+  listeners->tracker_count += listener->track != NULL;
+  return LADE_OK;
+}
+
+lade_status lade_device_listener_add(lade_device_allocator *allocator, const lade_device_listener *listener) {
+  lade_device_listener own;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
+  LADEI_TRY(listener_read(__func__, listener, &own));
+  if (own.track != NULL) LADEI_TRY(ladei_device_check_heap(allocator, __func__));
   ladei_lock_acquire(&allocator->lock);
-  if (callback_find(callbacks, function, user) < callbacks->count) {
-    status = ladei_error_argument(call, "function", "a pair of function and user that is not", "added already");
-  } else if (callbacks->count == LADEI_DEVICE_CALLBACKS_MAX) {
-    status = ladei_error(LADE_ERR_LIMIT, 0, "%s: %d callbacks are added already, the most there can be", call,
-                         LADEI_DEVICE_CALLBACKS_MAX);
-  } else {
-    callbacks->list[callbacks->count++] = (ladei_device_callback){function, user};
-    ladei_device_history_watch(allocator);
-  }
+  lade_status status = listener_append(allocator, &own, __func__);
+  if (status == LADE_OK) ladei_device_history_watch(allocator);
   ladei_lock_release(&allocator->lock);
   return status;
 }
 
-static lade_status callback_remove(lade_device_allocator *allocator, ladei_device_callbacks *callbacks,
-                                   void (*function)(void), const void *user, const char *call) {
-  lade_status status = LADE_OK;
+lade_status lade_device_listener_remove(lade_device_allocator *allocator, const lade_device_listener *listener) {
+  lade_device_listener own;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
+  LADEI_TRY(listener_read(__func__, listener, &own));
+  ladei_device_listeners *listeners = &allocator->listeners;
   ladei_lock_acquire(&allocator->lock);
-  size_t at = callback_find(callbacks, function, user);
-  if (at == callbacks->count) {
-    status = ladei_error_argument(call, "function", "a pair of function and user that is", "not added");
-  } else {
-    callbacks->count--;
-    memmove(&callbacks->list[at], &callbacks->list[at + 1], (callbacks->count - at) * sizeof callbacks->list[0]);
+  size_t at = listener_find(listeners, &own);
+  bool found = at < listeners->count;
+  if (found) {
+    listeners->count--;
+    listeners->tracker_count -= own.track != NULL;
+    memmove(&listeners->list[at], &listeners->list[at + 1], (listeners->count - at) * sizeof listeners->list[0]);
     ladei_device_history_watch(allocator);
   }
   ladei_lock_release(&allocator->lock);
-  return status;
+  return found ? LADE_OK : ladei_error_argument(__func__, "listener", "one that is", "not added");
 }
 
-lade_status lade_device_reclaimer_add(lade_device_allocator *allocator, lade_device_reclaimer function, void *user) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
-  return callback_add(allocator, &allocator->reclaimers, (void (*)(void))function, user, __func__);
-}
-
-lade_status lade_device_reclaimer_remove(lade_device_allocator *allocator, lade_device_reclaimer function, void *user) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
-  return callback_remove(allocator, &allocator->reclaimers, (void (*)(void))function, user, __func__);
-}
-
-lade_status lade_device_oom_observer_add(lade_device_allocator *allocator, lade_device_oom_observer function,
-                                         void *user) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
-  return callback_add(allocator, &allocator->oom_observers, (void (*)(void))function, user, __func__);
-}
-
-lade_status lade_device_oom_observer_remove(lade_device_allocator *allocator, lade_device_oom_observer function,
-                                            void *user) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
-  return callback_remove(allocator, &allocator->oom_observers, (void (*)(void))function, user, __func__);
-}
-
-lade_status lade_device_tracker_add(lade_device_allocator *allocator, lade_device_tracker function, void *user) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status == LADE_OK) status = ladei_device_check_heap(allocator, __func__);
-  if (status != LADE_OK) return status;
-  return callback_add(allocator, &allocator->trackers, (void (*)(void))function, user, __func__);
-}
-
-lade_status lade_device_tracker_remove(lade_device_allocator *allocator, lade_device_tracker function, void *user) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
-  return callback_remove(allocator, &allocator->trackers, (void (*)(void))function, user, __func__);
+static bool reclaimer_any(const ladei_device_listeners *listeners) {
+  size_t at = 0;
+  while (at < listeners->count && listeners->list[at].reclaim == NULL) at++;
+  return at < listeners->count;
 }
 
 bool ladei_device_callbacks_reclaim(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
-  if (allocator->reclaimers.count == 0) return false;
-  ladei_device_callbacks callbacks = allocator->reclaimers;
+  if (!reclaimer_any(&allocator->listeners)) return false;
+  ladei_device_listeners listeners = allocator->listeners;
   bool freed = false;
   ladei_lock_release(&allocator->lock);
   ladei_lock_assert_none_held();
-  for (size_t i = 0; i < callbacks.count; i++) {
-    lade_device_reclaimer function = (lade_device_reclaimer)callbacks.list[i].function;
-    freed = function(callbacks.list[i].user) == LADE_OK || freed;
+  for (size_t i = 0; i < listeners.count; i++) {
+    const lade_device_listener *listener = &listeners.list[i];
+    if (listener->reclaim != NULL) freed = listener->reclaim(listener->user) == LADE_OK || freed;
   }
   ladei_lock_acquire(&allocator->lock);
   return freed;
@@ -110,9 +100,9 @@ bool ladei_device_callbacks_reclaim(lade_device_allocator *allocator) {
 
 void ladei_device_callbacks_report_oom(lade_device_allocator *allocator, const lade_device_oom *oom) {
   ladei_lock_acquire(&allocator->lock);
-  ladei_device_callbacks callbacks = allocator->oom_observers;
+  ladei_device_listeners listeners = allocator->listeners;
   ladei_lock_release(&allocator->lock);
   ladei_lock_assert_none_held();
-  for (size_t i = 0; i < callbacks.count; i++)
-    ((lade_device_oom_observer)callbacks.list[i].function)(callbacks.list[i].user, oom);
+  for (size_t i = 0; i < listeners.count; i++)
+    if (listeners.list[i].observe_oom != NULL) listeners.list[i].observe_oom(listeners.list[i].user, oom);
 }

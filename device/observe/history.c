@@ -45,12 +45,14 @@ static void event_queue(ladei_device_history *history, const lade_device_event *
 }
 
 /* No lock held. */
-static void event_deliver(const ladei_device_callbacks *trackers, ladei_device_tracked_event *tracked) {
+static void event_deliver(const ladei_device_listeners *listeners, ladei_device_tracked_event *tracked) {
   ladei_lock_assert_none_held();
   ladei_history_context *context = (ladei_history_context *)(uintptr_t)tracked->event.context;
   ladei_device_event_show(&tracked->event);
-  for (size_t i = 0; i < trackers->count; i++)
-    ((lade_device_tracker)trackers->list[i].function)(trackers->list[i].user, &tracked->event, &tracked->totals);
+  for (size_t i = 0; i < listeners->count; i++) {
+    const lade_device_listener *listener = &listeners->list[i];
+    if (listener->track != NULL) listener->track(listener->user, &tracked->event, &tracked->totals);
+  }
   ladei_history_context_release(context);
 }
 
@@ -64,9 +66,9 @@ void ladei_device_trackers_deliver(lade_device_allocator *allocator) {
   while (history->queue_begin < history->queue_end) {
     ladei_device_tracked_event tracked = history->queue[history->queue_begin++];
     if (history->queue_begin == history->queue_end) history->queue_begin = history->queue_end = 0;
-    ladei_device_callbacks trackers = allocator->trackers;
+    ladei_device_listeners listeners = allocator->listeners;
     ladei_lock_release(&allocator->lock);
-    event_deliver(&trackers, &tracked);
+    event_deliver(&listeners, &tracked);
     ladei_lock_acquire(&allocator->lock);
   }
   history->delivering = false;
@@ -298,7 +300,7 @@ static const ladei_device_heap_listener listener = {
 void ladei_device_history_watch(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_history *history = &allocator->history;
-  bool tracked = allocator->trackers.count > 0;
+  bool tracked = allocator->listeners.tracker_count > 0;
   bool watched = history->enabled || tracked;
   atomic_store_explicit(&history->tracked, tracked, memory_order_relaxed);
   bool before = allocator->heap.listener != NULL;

@@ -63,9 +63,7 @@ struct lade_device_allocator {
   ladei_device_peers peers;
   atomic_size_t expandable_count; /* expandable segments; written under the lock */
   ladei_device_imports imports;
-  ladei_device_callbacks reclaimers;
-  ladei_device_callbacks oom_observers;
-  ladei_device_callbacks trackers;
+  ladei_device_listeners listeners;
   ladei_device_history history;
   ladei_device_attention attention;
   ladei_device_recounts recounts;

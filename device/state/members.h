@@ -56,18 +56,13 @@ typedef struct ladei_device_imports {
   atomic_size_t count; /* entries of both */
 } ladei_device_imports;
 
-/* observe/callbacks.c: those of one kind, in order of adding. Function pointers are kept as the general kind and called
- * as what they were added as. */
-enum { LADEI_DEVICE_CALLBACKS_MAX = 16 };
-typedef struct ladei_device_callback {
-  void (*function)(void);
-  void *user;
-} ladei_device_callback;
-
-typedef struct ladei_device_callbacks {
-  ladei_device_callback list[LADEI_DEVICE_CALLBACKS_MAX];
+/* Callbacks of the program; model in observe/callbacks.c. */
+enum { LADEI_DEVICE_LISTENERS_MAX = 16 };
+typedef struct ladei_device_listeners {
+  lade_device_listener list[LADEI_DEVICE_LISTENERS_MAX];
   size_t count;
-} ladei_device_callbacks;
+  size_t tracker_count; /* of those that have a tracker */
+} ladei_device_listeners;
 
 /* api/device.c: whether hot calls have more to do than their backend's function. */
 typedef struct ladei_device_attention {

@@ -844,53 +844,6 @@ LADE_API lade_status lade_device_shared_open(lade_device_allocator *allocator, c
  */
 LADE_API lade_status lade_device_shared_close(lade_device_allocator *allocator, void *pointer);
 
-/* ---- Callbacks --------------------------------------------------------------------------------------------------- */
-
-/**
- * Called when the cache has no block for a request, before the driver is asked for memory. It may free blocks of this
- * allocator, for example from caches of its own.
- *
- * Called in the allocating thread with no lock held. It may call the allocator, but must not allocate from it.
- *
- * @return LADE_OK if it freed anything: the cache is searched again. LADE_NOT_READY or any other status: nothing.
- */
-typedef lade_status (*lade_device_reclaimer)(void *user);
-
-/** Information for an observer. Fields are appended only. */
-typedef struct lade_device_oom {
-  size_t struct_size;
-  int32_t device;
-  int32_t reserved;
-  uint64_t requested_bytes; /**< Asked for by the caller. */
-  uint64_t segment_bytes;   /**< Needed from the driver for it. */
-  uint64_t limit_bytes;     /**< Memory fraction or options.max_bytes where set, else the device's memory. */
-  uint64_t free_bytes;      /**< Of the device, as the driver sees it; 0 if it did not say. */
-} lade_device_oom;
-
-/** Called for each allocation that fails for lack of memory, before it returns; in its thread, with no lock held. */
-typedef void (*lade_device_oom_observer)(void *user, const lade_device_oom *oom);
-
-/**
- * Add a callback; they run in the order of adding. The same function may be added with different users.
- *
- * @param user  Given to the callback. Must live until after the removal, and after calls under way in other threads.
- *
- * Threads: any. Waits: never. Errors: LADE_ERR_LIMIT beyond 16 of a kind; LADE_ERR_INVALID_ARGUMENT for NULL or a pair
- * that is there already; LADE_ERR_FORKED.
- */
-LADE_API lade_status lade_device_reclaimer_add(lade_device_allocator *allocator, lade_device_reclaimer function,
-                                               void *user);
-/** As lade_device_reclaimer_add(). */
-LADE_API lade_status lade_device_oom_observer_add(lade_device_allocator *allocator, lade_device_oom_observer function,
-                                                  void *user);
-
-/** Remove what was added. Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT if it is not there. */
-LADE_API lade_status lade_device_reclaimer_remove(lade_device_allocator *allocator, lade_device_reclaimer function,
-                                                  void *user);
-/** As lade_device_reclaimer_remove(). */
-LADE_API lade_status lade_device_oom_observer_remove(lade_device_allocator *allocator,
-                                                     lade_device_oom_observer function, void *user);
-
 /* ---- Pools: memory apart -------------------------------------------------------------------------------------------
  *
  * A pool is memory apart from the default pools, for the program's own reasons: memory that a library registers, warm-ups of
@@ -1362,12 +1315,64 @@ typedef struct lade_device_event_totals {
  */
 typedef void (*lade_device_tracker)(void *user, const lade_device_event *event, const lade_device_event_totals *totals);
 
-/** As lade_device_reclaimer_add(). Without memory to queue an event, it is left out: its sequence number is missing. */
-LADE_API lade_status lade_device_tracker_add(lade_device_allocator *allocator, lade_device_tracker function,
-                                             void *user);
-/** As lade_device_reclaimer_remove(). */
-LADE_API lade_status lade_device_tracker_remove(lade_device_allocator *allocator, lade_device_tracker function,
-                                                void *user);
+/* ---- Listeners: callbacks of the program -------------------------------------------------------------------------- */
+
+/**
+ * Called when the cache has no block for a request, before the driver is asked for memory. It may free blocks of this
+ * allocator, for example from caches of its own.
+ *
+ * Called in the allocating thread with no lock held. It may call the allocator, but must not allocate from it.
+ *
+ * @return LADE_OK if it freed anything: the cache is searched again. LADE_NOT_READY or any other status: nothing.
+ */
+typedef lade_status (*lade_device_reclaimer)(void *user);
+
+/** Information for an observer. Fields are appended only. */
+typedef struct lade_device_oom {
+  size_t struct_size;
+  int32_t device;
+  int32_t reserved;
+  uint64_t requested_bytes; /**< Asked for by the caller. */
+  uint64_t segment_bytes;   /**< Needed from the driver for it. */
+  uint64_t limit_bytes;     /**< Memory fraction or options.max_bytes where set, else the device's memory. */
+  uint64_t free_bytes;      /**< Of the device, as the driver sees it; 0 if it did not say. */
+} lade_device_oom;
+
+/** Called for each allocation that fails for lack of memory, before it returns; in its thread, with no lock held. */
+typedef void (*lade_device_oom_observer)(void *user, const lade_device_oom *oom);
+
+/** Callbacks that a program adds together. NULL: not wanted. Fields are appended only. */
+typedef struct lade_device_listener {
+  size_t struct_size;
+  void *user; /**< Given to each. Must live until after the removal, and after calls under way in other threads. */
+  lade_device_reclaimer reclaim;
+  lade_device_oom_observer observe_oom;
+  lade_device_tracker
+      track; /**< Of the native backend. Without memory to queue an event, it is left out: its sequence number is
+                                  missing. */
+} lade_device_listener;
+
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
+LADE_INLINE void lade_device_listener_init(lade_device_listener *listener) {
+  const lade_device_listener zero = LADE_ZERO;
+  *listener = zero;
+  listener->struct_size = sizeof(lade_device_listener);
+}
+
+/**
+ * Add a listener. Callbacks of one kind run in the order of adding.
+ *
+ * @param listener  Borrowed for the call.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_LIMIT beyond 16; LADE_ERR_INVALID_ARGUMENT for NULL, one without a callback, and one
+ * that is there already; LADE_ERR_UNSUPPORTED for a tracker where the backend is not native; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_listener_add(lade_device_allocator *allocator, const lade_device_listener *listener);
+
+/** Remove the listener with these callbacks and this user. Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT if it is not
+ * there; LADE_ERR_FORKED. */
+LADE_API lade_status lade_device_listener_remove(lade_device_allocator *allocator,
+                                                 const lade_device_listener *listener);
 
 /* ---- Snapshots --------------------------------------------------------------------------------------------------- */
 

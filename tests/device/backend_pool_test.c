@@ -9,6 +9,7 @@
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"
+#include "tests/support/listener.h"
 #include "tests/support/runtimes.h"
 
 static bool open_batch(device_fixture *f, const char *name, uint64_t max_bytes, uint32_t event_batch) {
@@ -240,7 +241,7 @@ LADE_TEST_P(DevicePoolBackend, ReclaimersMakeRoom, SUPPORT_RUNTIMES, name) {
   device_fixture f;
   if (!open_limited(&f, name, 8 * MIB)) return;
   holder self = {&f, device_fixture_alloc(&f, 5 * MIB, 0)};
-  LADE_EXPECT_OK(lade_device_reclaimer_add(f.allocator, reclaim, &self));
+  LADE_EXPECT_OK(lade_device_listener_add(f.allocator, SUPPORT_LISTENER(reclaim, reclaim, &self)));
   char *b = device_fixture_alloc(&f, 8 * MIB, 0);
   LADE_EXPECT(b != NULL);
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).alloc_retries, 0);

@@ -8,6 +8,7 @@
 #include "lade/soft.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/listener.h"
 
 static void caching(device_fixture *f, bool enabled) {
   LADE_EXPECT_OK(lade_device_set_caching(f->allocator, enabled));
@@ -263,9 +264,9 @@ LADE_TEST(DeviceFreesHold, CallbacksMayHoldOrAreRefused) {
   provider.free = hold_take;
   provider.user = &f;
   LADE_EXPECT_OK(lade_device_provider_set(f.allocator, &provider));
-  LADE_EXPECT_OK(lade_device_reclaimer_add(f.allocator, hold_reclaimer, &f));
+  LADE_EXPECT_OK(lade_device_listener_add(f.allocator, SUPPORT_LISTENER(reclaim, hold_reclaimer, &f)));
   device_fixture_free(&f, device_fixture_alloc(&f, 30 * MIB, 0));
-  LADE_EXPECT_OK(lade_device_reclaimer_remove(f.allocator, hold_reclaimer, &f));
+  LADE_EXPECT_OK(lade_device_listener_remove(f.allocator, SUPPORT_LISTENER(reclaim, hold_reclaimer, &f)));
   device_fixture_empty_cache(&f);
   LADE_EXPECT_EQ_UINT(reserved(&f), 0);
   device_fixture_close(&f);

@@ -3,6 +3,7 @@
 #include "device/state/allocator.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/listener.h"
 
 typedef struct hoard {
   device_fixture *f;
@@ -25,10 +26,12 @@ LADE_TEST(DeviceCallbacks, ReclaimersFreeBeforeMemoryIsAskedFor) {
   hoard h = {.f = &f, .block = device_fixture_alloc(&f, 30 * MIB, 0)};
   hoard empty = {.f = &f};
   void *hoarded = h.block;
-  LADE_ASSERT_OK(lade_device_reclaimer_add(f.allocator, hoard_reclaim, &h));
-  LADE_ASSERT_OK(lade_device_reclaimer_add(f.allocator, hoard_reclaim, &empty));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_reclaimer_add(f.allocator, hoard_reclaim, &h));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_reclaimer_add(f.allocator, NULL, &h));
+  LADE_ASSERT_OK(lade_device_listener_add(f.allocator, SUPPORT_LISTENER(reclaim, hoard_reclaim, &h)));
+  LADE_ASSERT_OK(lade_device_listener_add(f.allocator, SUPPORT_LISTENER(reclaim, hoard_reclaim, &empty)));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT,
+                     lade_device_listener_add(f.allocator, SUPPORT_LISTENER(reclaim, hoard_reclaim, &h)));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT,
+                     lade_device_listener_add(f.allocator, SUPPORT_LISTENER(reclaim, NULL, &h)));
   char *a = device_fixture_alloc(&f, 29 * MIB, 0);
   LADE_EXPECT_EQ_PTR(a, hoarded);
   LADE_EXPECT_EQ_INT(h.asked, 1);
@@ -39,8 +42,9 @@ LADE_TEST(DeviceCallbacks, ReclaimersFreeBeforeMemoryIsAskedFor) {
   device_fixture_free(&f, a);
   device_fixture_free(&f, device_fixture_alloc(&f, 29 * MIB, 0)); /* a hit asks nobody */
   LADE_EXPECT_EQ_INT(h.asked, 2);
-  LADE_ASSERT_OK(lade_device_reclaimer_remove(f.allocator, hoard_reclaim, &h));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_reclaimer_remove(f.allocator, hoard_reclaim, &h));
+  LADE_ASSERT_OK(lade_device_listener_remove(f.allocator, SUPPORT_LISTENER(reclaim, hoard_reclaim, &h)));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT,
+                     lade_device_listener_remove(f.allocator, SUPPORT_LISTENER(reclaim, hoard_reclaim, &h)));
   char *c = device_fixture_alloc(&f, 60 * MIB, 0);
   LADE_EXPECT_EQ_INT(h.asked, 2);
   LADE_EXPECT_EQ_INT(empty.asked, 3);
@@ -52,11 +56,12 @@ LADE_TEST(DeviceCallbacks, ReclaimersFreeBeforeMemoryIsAskedFor) {
 LADE_TEST(DeviceCallbacks, NoMoreThanSixteen) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
-  hoard hoards[LADEI_DEVICE_CALLBACKS_MAX + 1];
-  for (int i = 0; i < LADEI_DEVICE_CALLBACKS_MAX; i++)
-    LADE_EXPECT_OK(lade_device_reclaimer_add(f.allocator, hoard_reclaim, &hoards[i]));
+  hoard hoards[LADEI_DEVICE_LISTENERS_MAX + 1];
+  for (int i = 0; i < LADEI_DEVICE_LISTENERS_MAX; i++)
+    LADE_EXPECT_OK(lade_device_listener_add(f.allocator, SUPPORT_LISTENER(reclaim, hoard_reclaim, &hoards[i])));
   LADE_EXPECT_STATUS(LADE_ERR_LIMIT,
-                     lade_device_reclaimer_add(f.allocator, hoard_reclaim, &hoards[LADEI_DEVICE_CALLBACKS_MAX]));
+                     lade_device_listener_add(
+                         f.allocator, SUPPORT_LISTENER(reclaim, hoard_reclaim, &hoards[LADEI_DEVICE_LISTENERS_MAX])));
   device_fixture_close(&f);
 }
 
@@ -66,7 +71,7 @@ LADE_TEST(DeviceCallbacks, ObserversHearOfFailures) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
   lade_device_oom heard = {.struct_size = 0};
-  LADE_ASSERT_OK(lade_device_oom_observer_add(f.allocator, oom_note, &heard));
+  LADE_ASSERT_OK(lade_device_listener_add(f.allocator, SUPPORT_LISTENER(observe_oom, oom_note, &heard)));
   char *a = device_fixture_alloc(&f, 40 * MIB, 0);
   LADE_EXPECT_EQ_SIZE(heard.struct_size, 0);
   void *none = NULL;
@@ -80,7 +85,7 @@ LADE_TEST(DeviceCallbacks, ObserversHearOfFailures) {
   LADE_ASSERT_OK(lade_device_set_memory_fraction(f.allocator, 0.75));
   LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 30000000, f.streams[0], &none));
   LADE_EXPECT_EQ_UINT(heard.limit_bytes, 48 * MIB);
-  LADE_ASSERT_OK(lade_device_oom_observer_remove(f.allocator, oom_note, &heard));
+  LADE_ASSERT_OK(lade_device_listener_remove(f.allocator, SUPPORT_LISTENER(observe_oom, oom_note, &heard)));
   heard.device = 7;
   LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 30000000, f.streams[0], &none));
   LADE_EXPECT_EQ_INT(heard.device, 7);

@@ -3,6 +3,7 @@
 #include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/listener.h"
 
 #define EXPECT_REFUSED(status, call, words)                                                                            \
   do {                                                                                                                 \
@@ -11,6 +12,8 @@
   } while (0)
 #define EXPECT_INVALID(call, words)       EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, call, words)
 #define EXPECT_NULL(function, field, ...) EXPECT_INVALID(function(__VA_ARGS__), #function ": " field " is NULL")
+
+static lade_status reclaim_nothing(void *user) { return (void)user, LADE_NOT_READY; }
 
 LADE_TEST(DeviceChecks, EachCallNamesItselfAndTheArgumentThatIsNull) {
   device_fixture f;
@@ -34,7 +37,7 @@ LADE_TEST(DeviceChecks, EachCallNamesItselfAndTheArgumentThatIsNull) {
   EXPECT_NULL(lade_device_ipc_export, "out_offset", a, &f, &handle, NULL);
   EXPECT_NULL(lade_device_ipc_open, "handle", a, NULL, &out);
   EXPECT_NULL(lade_device_shared_open, "shared", a, NULL, &out);
-  EXPECT_NULL(lade_device_reclaimer_add, "function", a, NULL, NULL);
+  EXPECT_NULL(lade_device_listener_add, "listener", a, NULL);
   EXPECT_NULL(lade_device_pool_begin, "streams", a, id, NULL, 1);
   EXPECT_NULL(lade_device_checkpoint_set, "checkpoint", a, NULL, NULL);
   EXPECT_NULL(lade_device_history_enabled, "out_enabled", a, NULL);
@@ -60,8 +63,10 @@ LADE_TEST(DeviceChecks, RefusalsSayValueAndWhatWasExpected) {
   EXPECT_INVALID(lade_device_pool_end(a, id), "lade_device_pool_end: id is (7, 2), which no capture is under way into");
   EXPECT_INVALID(lade_device_pool_release(a, id),
                  "lade_device_pool_release: id is (7, 2), which is unknown; expected a pool");
-  EXPECT_INVALID(lade_device_tracker_remove(a, NULL, NULL),
-                 "lade_device_tracker_remove: function is not added; expected");
+  EXPECT_INVALID(lade_device_listener_add(a, SUPPORT_LISTENER(track, NULL, NULL)),
+                 "lade_device_listener_add: listener is without any; expected one with a callback");
+  EXPECT_INVALID(lade_device_listener_remove(a, SUPPORT_LISTENER(reclaim, reclaim_nothing, NULL)),
+                 "lade_device_listener_remove: listener is not added; expected one that is");
   EXPECT_INVALID(lade_device_shared_open(a, &shared, &out),
                  "lade_device_shared_open: shared.offset is 9 of 8; expected less than shared.piece_bytes");
   EXPECT_REFUSED(LADE_ERR_FOREIGN_POINTER, lade_device_ipc_close(a, &f), "lade_device_ipc_close: base is 0x");

@@ -16,6 +16,7 @@
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"
+#include "tests/support/listener.h"
 #include "tests/support/random.h"
 #include "tests/support/runtimes.h"
 
@@ -288,11 +289,11 @@ static void *race_settings(void *user) {
     options.max_entries = (uint64_t)(i % 7);
     LADE_EXPECT_OK(lade_device_history_set(f->allocator, i % 3 == 2 ? NULL : &options));
     LADE_EXPECT_OK(lade_device_set_memory_fraction(f->allocator, 0.5 + (double)(i % 5) / 10.0));
-    LADE_EXPECT_OK(lade_device_oom_observer_add(f->allocator, observer_ignore, NULL));
-    LADE_EXPECT_OK(lade_device_tracker_add(f->allocator, tracker_ignore, NULL));
+    LADE_EXPECT_OK(lade_device_listener_add(f->allocator, SUPPORT_LISTENER(observe_oom, observer_ignore, NULL)));
+    LADE_EXPECT_OK(lade_device_listener_add(f->allocator, SUPPORT_LISTENER(track, tracker_ignore, NULL)));
     LADE_EXPECT_OK(lade_device_annotate(f->allocator, NULL, "race"));
-    LADE_EXPECT_OK(lade_device_oom_observer_remove(f->allocator, observer_ignore, NULL));
-    LADE_EXPECT_OK(lade_device_tracker_remove(f->allocator, tracker_ignore, NULL));
+    LADE_EXPECT_OK(lade_device_listener_remove(f->allocator, SUPPORT_LISTENER(observe_oom, observer_ignore, NULL)));
+    LADE_EXPECT_OK(lade_device_listener_remove(f->allocator, SUPPORT_LISTENER(track, tracker_ignore, NULL)));
     if (i == RACE_STEPS / 2) LADE_EXPECT_OK(lade_device_peer_add(f->allocator, 1));
   }
   return NULL;
@@ -611,9 +612,10 @@ LADE_TEST(hazard_H27, EventsNameTheirDeviceAndObserversGo) {
   LADE_EXPECT_EQ_INT(snapshot->events[1].device, 1);
   LADE_EXPECT_EQ_INT(snapshot->device, 1);
   lade_device_snapshot_destroy(snapshot);
-  LADE_EXPECT_OK(lade_device_oom_observer_add(allocator, observer_ignore, NULL));
-  LADE_EXPECT_OK(lade_device_oom_observer_remove(allocator, observer_ignore, NULL));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_oom_observer_remove(allocator, observer_ignore, NULL));
+  LADE_EXPECT_OK(lade_device_listener_add(allocator, SUPPORT_LISTENER(observe_oom, observer_ignore, NULL)));
+  LADE_EXPECT_OK(lade_device_listener_remove(allocator, SUPPORT_LISTENER(observe_oom, observer_ignore, NULL)));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT,
+                     lade_device_listener_remove(allocator, SUPPORT_LISTENER(observe_oom, observer_ignore, NULL)));
   LADE_EXPECT_OK(lade_device_allocator_destroy(allocator, true));
   support_runtime_close(runtime);
 }
@@ -686,14 +688,14 @@ LADE_TEST(hazard_H29, CallbacksMayCallTheAllocator) {
   device_fixture f;
   if (!open_sim(&f, 64 * MIB)) return;
   device_fixture_free(&f, device_fixture_alloc(&f, 1000, 0));
-  LADE_EXPECT_OK(lade_device_reclaimer_add(f.allocator, reclaim_pair, &f));
-  LADE_EXPECT_OK(lade_device_oom_observer_add(f.allocator, observe_pair, &f));
-  LADE_EXPECT_OK(lade_device_tracker_add(f.allocator, track_pair, &f));
+  LADE_EXPECT_OK(lade_device_listener_add(f.allocator, SUPPORT_LISTENER(reclaim, reclaim_pair, &f)));
+  LADE_EXPECT_OK(lade_device_listener_add(f.allocator, SUPPORT_LISTENER(observe_oom, observe_pair, &f)));
+  LADE_EXPECT_OK(lade_device_listener_add(f.allocator, SUPPORT_LISTENER(track, track_pair, &f)));
   void *none = NULL;
   LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, try_alloc(&f, 100 * MIB, 0, &none));
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).allocation.all.allocated,
                       3); /* the first, the observer's, the tracker's */
-  LADE_EXPECT_OK(lade_device_tracker_remove(f.allocator, track_pair, &f));
+  LADE_EXPECT_OK(lade_device_listener_remove(f.allocator, SUPPORT_LISTENER(track, track_pair, &f)));
   device_fixture_close(&f);
 }
 

@@ -13,6 +13,7 @@
 #include "lade/soft.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/listener.h"
 #include "tests/support/runtimes.h"
 
 /* ---- Contexts of the tests: numbered cells ----------------------------------------------------------------------- */
@@ -468,8 +469,8 @@ LADE_TEST(DeviceTrackers, HearEventsInOrderWithoutHistory) {
   if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
   diary first = {.f = &f, .reacts = true};
   diary second = {.f = &f};
-  LADE_EXPECT_OK(lade_device_tracker_add(f.allocator, diary_write, &first));
-  LADE_EXPECT_OK(lade_device_tracker_add(f.allocator, diary_write, &second));
+  LADE_EXPECT_OK(lade_device_listener_add(f.allocator, SUPPORT_LISTENER(track, diary_write, &first)));
+  LADE_EXPECT_OK(lade_device_listener_add(f.allocator, SUPPORT_LISTENER(track, diary_write, &second)));
   char *a = device_fixture_alloc(&f, 1000, 0);
   static const char expected[] = "3 2097152 block 2097152 of 0 in 2097152\n"
                                  "0 1000 block 1024 of 1024 in 2097152\n"
@@ -478,13 +479,14 @@ LADE_TEST(DeviceTrackers, HearEventsInOrderWithoutHistory) {
                                  "2 600 block 1024 of 1024 in 2097152\n";
   LADE_EXPECT_EQ_STR(first.text, expected);
   LADE_EXPECT_EQ_STR(second.text, expected);
-  LADE_EXPECT_OK(lade_device_tracker_remove(f.allocator, diary_write, &first));
+  LADE_EXPECT_OK(lade_device_listener_remove(f.allocator, SUPPORT_LISTENER(track, diary_write, &first)));
   device_fixture_free(&f, a);
   LADE_EXPECT_EQ_STR(first.text, expected);
   LADE_EXPECT_CONTAINS_STR(second.text, "1 1000 block 1024 of 0 in 2097152\n2 1000 block");
-  LADE_EXPECT_OK(lade_device_tracker_remove(f.allocator, diary_write, &second));
+  LADE_EXPECT_OK(lade_device_listener_remove(f.allocator, SUPPORT_LISTENER(track, diary_write, &second)));
   LADE_EXPECT(!ladei_device_history_watched(f.allocator));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_tracker_remove(f.allocator, diary_write, &second));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT,
+                     lade_device_listener_remove(f.allocator, SUPPORT_LISTENER(track, diary_write, &second)));
   device_fixture_close(&f);
 }
 
@@ -492,7 +494,7 @@ LADE_TEST(DeviceTrackers, HearOfTheEndToo) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
   diary d = {.f = &f};
-  LADE_EXPECT_OK(lade_device_tracker_add(f.allocator, diary_write, &d));
+  LADE_EXPECT_OK(lade_device_listener_add(f.allocator, SUPPORT_LISTENER(track, diary_write, &d)));
   device_fixture_free(&f, device_fixture_alloc(&f, 1000, 0));
   device_fixture_close(&f);
   LADE_EXPECT_CONTAINS_STR(d.text, "4 2097152 block 2097152 of 0 in 0\n");
@@ -568,7 +570,7 @@ LADE_TEST(DeviceHistory, ThreadsAllocateWhileOthersRead) {
   static crowd c;
   if (!device_fixture_open(&c.f, "cpu", 256 * MIB, NULL)) return;
   record(&c.f, &c.s, LADE_CONTEXT_ALL, 5000);
-  LADE_EXPECT_OK(lade_device_tracker_add(c.f.allocator, crowd_tell, &c));
+  LADE_EXPECT_OK(lade_device_listener_add(c.f.allocator, SUPPORT_LISTENER(track, crowd_tell, &c)));
   pthread_t threads[THREADS + 1];
   member members[THREADS];
   LADE_ASSERT(pthread_create(&threads[THREADS], NULL, reader_run, &c) == 0);

@@ -17,6 +17,7 @@
 #include "lade/soft.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/listener.h"
 
 /* ---- Memory and locks -------------------------------------------------------------------------------------------- */
 
@@ -276,12 +277,12 @@ LADE_TEST(inspect_hazard_HZ16, CallbacksRunUnderNoLockAndMayCallTheAllocator) {
   lade_history_options options = options_of(&c, LADE_CONTEXT_ALL);
   options.max_entries = 2; /* so that contexts are released all the time */
   record(&f, &options);
-  LADE_EXPECT_OK(lade_device_tracker_add(f.allocator, caller_hear, &tracker));
+  LADE_EXPECT_OK(lade_device_listener_add(f.allocator, SUPPORT_LISTENER(track, caller_hear, &tracker)));
   char *block = device_fixture_alloc(&f, 1000, 0);
   LADE_EXPECT_OK(lade_device_annotate(f.allocator, block, "a note"));
   device_fixture_free(&f, block);
   LADE_EXPECT_EQ_INT(tracker.heard, 8); /* segment, alloc; alloc, 2 of a free; note; 2 of a free */
-  LADE_EXPECT_OK(lade_device_tracker_remove(f.allocator, caller_hear, &tracker));
+  LADE_EXPECT_OK(lade_device_listener_remove(f.allocator, SUPPORT_LISTENER(track, caller_hear, &tracker)));
   device_fixture_close(&f);
   LADE_EXPECT_GT_INT(c.captured, 0);
   LADE_EXPECT_EQ_INT(c.captured, c.released);

@@ -7,6 +7,7 @@
 #include "lade/pinned.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/listener.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define COUNTED false /* the sanitiser has its own */
@@ -216,7 +217,7 @@ LADE_TEST(inspect_hazard_HZ15, ReadingAllocatesNothingNotEvenWhenMemoryIsOut) {
   void *block = NULL;
   if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
   own.allocator = f.allocator;
-  LADE_EXPECT_OK(lade_device_oom_observer_add(f.allocator, report_write, &own));
+  LADE_EXPECT_OK(lade_device_listener_add(f.allocator, SUPPORT_LISTENER(observe_oom, report_write, &own)));
   LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, GIB, f.streams[0], &block));
   LADE_EXPECT_EQ_SIZE(own.allocations, 0);
   LADE_EXPECT_GT_SIZE(allocations, 0); /* they are counted at all */

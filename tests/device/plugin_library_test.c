@@ -11,6 +11,7 @@
 #include "tests/device/fixture.h"
 #include "tests/device/plugin_under_test.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/listener.h"
 
 #define LIBRARY "tests/device/libplugin_under_test.so"
 
@@ -172,7 +173,7 @@ LADE_TEST(inspect_hazard_HZ16, ATrackerMayTakeALockThatACallerHolds) {
   void *block = NULL, *other = NULL;
   pthread_mutex_init(&hz16.lock, NULL);
   pthread_barrier_init(&hz16.both, NULL, 2);
-  LADE_EXPECT_OK(lade_device_tracker_add(hz16.f.allocator, hz16_track, &hz16));
+  LADE_EXPECT_OK(lade_device_listener_add(hz16.f.allocator, SUPPORT_LISTENER(track, hz16_track, &hz16)));
   atomic_store(&hz16.tracking, true);
   LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, hz16_other, NULL), 0);
   LADE_EXPECT_OK(lade_device_alloc(hz16.f.allocator, 1000, hz16.f.streams[0], &block));
@@ -180,7 +181,7 @@ LADE_TEST(inspect_hazard_HZ16, ATrackerMayTakeALockThatACallerHolds) {
   LADE_EXPECT_GT_SIZE((size_t)atomic_load(&hz16.events), 1);
   LADE_EXPECT_OK(lade_device_free(hz16.f.allocator, block));
   LADE_EXPECT_OK(lade_device_free(hz16.f.allocator, other));
-  LADE_EXPECT_OK(lade_device_tracker_remove(hz16.f.allocator, hz16_track, &hz16));
+  LADE_EXPECT_OK(lade_device_listener_remove(hz16.f.allocator, SUPPORT_LISTENER(track, hz16_track, &hz16)));
   device_fixture_close(&hz16.f);
   pthread_barrier_destroy(&hz16.both);
   pthread_mutex_destroy(&hz16.lock);

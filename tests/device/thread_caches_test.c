@@ -12,6 +12,7 @@
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"
+#include "tests/support/listener.h"
 
 static bool open_with(device_fixture *f, size_t memory_bytes, uint64_t max_bytes) {
   lade_device_options options;
@@ -429,11 +430,11 @@ LADE_TEST(DeviceThreadCaches, ReclaimedBlockServesTheRequest) {
   device_fixture f;
   if (!open_with(&f, 320 * MIB, 20 * MIB)) return;
   hoard own = {&f, device_fixture_alloc(&f, 9 * MIB, 0)};
-  LADE_EXPECT_OK(lade_device_reclaimer_add(f.allocator, hoard_reclaim, &own));
+  LADE_EXPECT_OK(lade_device_listener_add(f.allocator, SUPPORT_LISTENER(reclaim, hoard_reclaim, &own)));
   char *block = device_fixture_alloc(&f, 15 * MIB, 0);
   LADE_EXPECT(block != NULL && own.block == NULL);
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).device_allocs, 1);
-  LADE_EXPECT_OK(lade_device_reclaimer_remove(f.allocator, hoard_reclaim, &own));
+  LADE_EXPECT_OK(lade_device_listener_remove(f.allocator, SUPPORT_LISTENER(reclaim, hoard_reclaim, &own)));
   device_fixture_free(&f, block);
   device_fixture_close(&f);
 }

@@ -7,6 +7,7 @@
 #include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/listener.h"
 
 typedef struct callbacks {
   int reclaimed;
@@ -72,8 +73,8 @@ static void run(uint32_t backend, uint32_t expandable) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", GIB, &options)) return;
   callbacks c = {.allocator = f.allocator};
-  LADE_EXPECT_OK(lade_device_reclaimer_add(f.allocator, reclaim, &c));
-  LADE_EXPECT_OK(lade_device_oom_observer_add(f.allocator, observe, &c));
+  LADE_EXPECT_OK(lade_device_listener_add(f.allocator, SUPPORT_LISTENER(reclaim, reclaim, &c)));
+  LADE_EXPECT_OK(lade_device_listener_add(f.allocator, SUPPORT_LISTENER(observe_oom, observe, &c)));
   use_everything(&f, backend == LADE_DEVICE_NATIVE);
   LADE_EXPECT(c.reclaimed > 0);
   LADE_EXPECT_EQ_INT(c.observed, 2);

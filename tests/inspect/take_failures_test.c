@@ -12,6 +12,7 @@
 #include "lade/stacks.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/listener.h"
 
 static size_t allocations, fails_at; /* the number of the one that fails; 0: none */
 
@@ -191,11 +192,11 @@ LADE_TEST(SnapshotReport, IsMadeWithinAnObserver) {
   scene s;
   void *block = NULL;
   if (!scene_open(&s)) return;
-  LADE_EXPECT_OK(lade_device_oom_observer_add(s.f.allocator, observed, &s));
+  LADE_EXPECT_OK(lade_device_listener_add(s.f.allocator, SUPPORT_LISTENER(observe_oom, observed, &s)));
   LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY,
                      lade_device_alloc(s.f.allocator, 900 * MIB, s.f.streams[0], &block));
   LADE_EXPECT_EQ_UINT(s.reports, 1);
-  LADE_EXPECT_OK(lade_device_oom_observer_remove(s.f.allocator, observed, &s));
+  LADE_EXPECT_OK(lade_device_listener_remove(s.f.allocator, SUPPORT_LISTENER(observe_oom, observed, &s)));
   scene_close(&s);
 }
 

@@ -23,6 +23,7 @@
 #include "lade/soft.h"
 #include "tests/shim/lade_test.h"
 #include "tests/stress/sample_file.h"
+#include "tests/support/listener.h"
 #include "tests/support/random.h"
 #include "tests/support/runtimes.h"
 #include "tests/support/soak.h"
@@ -159,10 +160,10 @@ static void device_change(worker *w) {
   case 4: said(w, lade_device_set_memory_fraction(allocator, 0.9)); break;
   case 5: said(w, lade_device_set_memory_fraction(allocator, LADE_DEVICE_NO_FRACTION)); break;
   case 6: said(w, lade_device_annotate(allocator, NULL, "a label")); break;
-  case 7: said(w, lade_device_reclaimer_add(allocator, reclaim, w)); break;
-  case 8: said(w, lade_device_reclaimer_remove(allocator, reclaim, w)); break;
-  case 9: said(w, lade_device_tracker_add(allocator, track, w)); break;
-  case 10: said(w, lade_device_tracker_remove(allocator, track, w)); break;
+  case 7: said(w, lade_device_listener_add(allocator, SUPPORT_LISTENER(reclaim, reclaim, w))); break;
+  case 8: said(w, lade_device_listener_remove(allocator, SUPPORT_LISTENER(reclaim, reclaim, w))); break;
+  case 9: said(w, lade_device_listener_add(allocator, SUPPORT_LISTENER(track, track, w))); break;
+  case 10: said(w, lade_device_listener_remove(allocator, SUPPORT_LISTENER(track, track, w))); break;
   default:
     lade_device_options_init(&settings);
     said(w, lade_device_settings_get(allocator, &settings));
@@ -309,8 +310,8 @@ static void *work(void *user) {
     if (w->pinned[i] != NULL) GIVEN_BACK(w, lade_pinned_free(w->all->pool, w->pinned[i]));
     if (w->device[i] != NULL) GIVEN_BACK(w, lade_device_free(w->all->allocator, w->device[i]));
   }
-  (void)lade_device_reclaimer_remove(w->all->allocator, reclaim, w);
-  (void)lade_device_tracker_remove(w->all->allocator, track, w);
+  (void)lade_device_listener_remove(w->all->allocator, SUPPORT_LISTENER(reclaim, reclaim, w));
+  (void)lade_device_listener_remove(w->all->allocator, SUPPORT_LISTENER(track, track, w));
   return NULL;
 }
 

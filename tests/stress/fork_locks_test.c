@@ -24,6 +24,7 @@
 #include "lade/soft.h"
 #include "tests/shim/lade_test.h"
 #include "tests/stress/sample_file.h"
+#include "tests/support/listener.h"
 #include "tests/support/runtimes.h"
 #include "tests/support/temp_dir.h"
 
@@ -354,16 +355,16 @@ static void block_calls(objects *o) {
   CALL(lade_device_copy_async(o->allocator, o->device, o->allocator, o->device, 1, o->stream));
   CALL(lade_device_ipc_export(o->allocator, o->device, &handle, &bytes));
   CALL(lade_device_shared_export(o->allocator, o->device, &shared));
-  CALL(lade_device_reclaimer_add(o->allocator, reclaimer, NULL));
+  CALL(lade_device_listener_add(o->allocator, SUPPORT_LISTENER(reclaim, reclaimer, NULL)));
   CALL(lade_device_ipc_open(o->allocator, &handle, &block));
   CALL(lade_device_ipc_close(o->allocator, o->device));
   CALL(lade_device_shared_open(o->allocator, &shared, &block));
   CALL(lade_device_shared_close(o->allocator, o->device));
-  CALL(lade_device_reclaimer_remove(o->allocator, reclaimer, NULL));
-  CALL(lade_device_oom_observer_add(o->allocator, oom_observer, NULL));
-  CALL(lade_device_oom_observer_remove(o->allocator, oom_observer, NULL));
-  CALL(lade_device_tracker_add(o->allocator, tracker, NULL));
-  CALL(lade_device_tracker_remove(o->allocator, tracker, NULL));
+  CALL(lade_device_listener_remove(o->allocator, SUPPORT_LISTENER(reclaim, reclaimer, NULL)));
+  CALL(lade_device_listener_add(o->allocator, SUPPORT_LISTENER(observe_oom, oom_observer, NULL)));
+  CALL(lade_device_listener_remove(o->allocator, SUPPORT_LISTENER(observe_oom, oom_observer, NULL)));
+  CALL(lade_device_listener_add(o->allocator, SUPPORT_LISTENER(track, tracker, NULL)));
+  CALL(lade_device_listener_remove(o->allocator, SUPPORT_LISTENER(track, tracker, NULL)));
   CALL(lade_device_allocator_create(o->runtime, 0, NULL, &other));
 }
 

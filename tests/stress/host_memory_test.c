@@ -21,6 +21,7 @@
 #include "tests/shim/lade_test.h"
 #include "tests/stress/sample_file.h"
 #include "tests/support/failures.h"
+#include "tests/support/listener.h"
 #include "tests/support/runtimes.h"
 #include "tests/support/temp_dir.h"
 
@@ -123,18 +124,18 @@ static lade_status device_scenario(lade_runtime *runtime, void *user) {
   SUPPORT_TWICE(&d.first, lade_device_allocator_create(runtime, 0, NULL, &d.allocator));
   for (int i = 0; i < 2; i++) SUPPORT_TWICE(&d.first, lade_stream_create(runtime, 0, &d.streams[i]));
   SUPPORT_TWICE(&d.first, lade_device_history_set(d.allocator, &history));
-  SUPPORT_TWICE(&d.first, lade_device_reclaimer_add(d.allocator, reclaim, NULL));
-  SUPPORT_TWICE(&d.first, lade_device_oom_observer_add(d.allocator, observe, NULL));
-  SUPPORT_TWICE(&d.first, lade_device_tracker_add(d.allocator, track, NULL));
+  SUPPORT_TWICE(&d.first, lade_device_listener_add(d.allocator, SUPPORT_LISTENER(reclaim, reclaim, NULL)));
+  SUPPORT_TWICE(&d.first, lade_device_listener_add(d.allocator, SUPPORT_LISTENER(observe_oom, observe, NULL)));
+  SUPPORT_TWICE(&d.first, lade_device_listener_add(d.allocator, SUPPORT_LISTENER(track, track, NULL)));
   blocks_use(&d);
   pools_use(&d);
   SUPPORT_TWICE(&d.first, lade_device_annotate(d.allocator, NULL, "a label"));
   looks_use(&d);
   SUPPORT_TWICE(&d.first, lade_device_raw_alloc(d.allocator, 1000, NULL, &raw));
   SUPPORT_TWICE(&d.first, lade_device_free(d.allocator, raw));
-  SUPPORT_TWICE(&d.first, lade_device_tracker_remove(d.allocator, track, NULL));
-  SUPPORT_TWICE(&d.first, lade_device_oom_observer_remove(d.allocator, observe, NULL));
-  SUPPORT_TWICE(&d.first, lade_device_reclaimer_remove(d.allocator, reclaim, NULL));
+  SUPPORT_TWICE(&d.first, lade_device_listener_remove(d.allocator, SUPPORT_LISTENER(track, track, NULL)));
+  SUPPORT_TWICE(&d.first, lade_device_listener_remove(d.allocator, SUPPORT_LISTENER(observe_oom, observe, NULL)));
+  SUPPORT_TWICE(&d.first, lade_device_listener_remove(d.allocator, SUPPORT_LISTENER(reclaim, reclaim, NULL)));
   SUPPORT_TWICE(&d.first, lade_device_empty_cache(d.allocator));
   for (int i = 0; i < 2; i++) SUPPORT_TWICE(&d.first, lade_device_stream_retire(d.allocator, d.streams[i]));
   SUPPORT_TWICE(&d.first, lade_device_allocator_destroy(d.allocator, true));
