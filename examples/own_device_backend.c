@@ -86,7 +86,10 @@ int main(int argc, char **argv) {
   plugin.user = &s;
   plugin.alloc = slot_alloc;
   plugin.free = slot_free;
-  LADE(lade_device_allocator_create_plugged(runtime, 0, NULL, &plugin, &own));
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.plugin = &plugin;
+  LADE(lade_device_allocator_create(runtime, 0, &options, &own));
   rounds_run(runtime, own, compute, copy);
   LADE(lade_device_empty_cache(own)); /* waits for the last copies */
 

@@ -254,16 +254,6 @@ lade_status lade_device_pool_release(lade_device_allocator *allocator, lade_devi
   return ladei_device_recounted(allocator, status);
 }
 
-lade_status lade_device_pool_live_equals(lade_device_allocator *allocator, lade_device_pool_id id,
-                                         void *const *pointers, size_t count, bool *out_equal) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
-  if (out_equal == NULL) return ladei_error_null(__func__, "out_equal");
-  if (count > 0 && pointers == NULL) return ladei_error_null(__func__, "pointers");
-  LADEI_HELD(status, LADEI_DEVICE_NATIVE(pool_live_equals, allocator, id, pointers, count, out_equal));
-  return status;
-}
-
 lade_status lade_device_checkpoint_get(lade_device_allocator *allocator, lade_device_pool_id id,
                                        lade_device_checkpoint **out) {
   lade_status status = ladei_device_check_call(allocator, __func__);
@@ -314,6 +304,13 @@ static void common_destroy(lade_device_allocator *allocator) {
   free(allocator);
 }
 
+static lade_status provider_take(lade_device_allocator *allocator, const lade_device_plugin *provider) {
+  static const char call[] = "lade_device_allocator_create: options.provider";
+  if (!allocator->backend->has_heap || allocator->backend->is_uncached)
+    return ladei_device_backend_lacks(allocator, call);
+  return ladei_device_native_provider_set(allocator, provider);
+}
+
 static lade_status allocator_make(lade_runtime *runtime, int device, const ladei_device_backend *backend,
                                   const ladei_device_backend_setup *setup, lade_device_allocator **out) {
   lade_status status = ladei_runtime_acquire(runtime);
@@ -334,6 +331,10 @@ static lade_status allocator_make(lade_runtime *runtime, int device, const ladei
     ladei_device_settings_apply(allocator, setup->options);
     allocator->heap.counters.max_split_bytes = setup->options->max_split_bytes; /* no other thread has it yet */
     status = backend->open(allocator, setup);
+  }
+  if (status == LADE_OK && setup->options->provider != NULL) {
+    status = provider_take(allocator, setup->options->provider);
+    if (status != LADE_OK) (void)backend->close(allocator, false); /* it has nothing yet */
   }
   if (status == LADE_OK)
     *out = allocator;
@@ -373,26 +374,13 @@ lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, con
   if (status == LADE_OK) status = ladei_device_settings_check(call, &own);
   if (status != LADE_OK) return status;
   ladei_device_settings_imply(&own);
-  ladei_device_backend_setup setup = {&own, events_only, NULL};
+  ladei_device_backend_setup setup = {&own, events_only};
   return allocator_create(runtime, device, ladei_device_backend_find(&own), &setup, out);
 }
 
 lade_status lade_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,
                                          lade_device_allocator **out) {
   return ladei_device_allocator_create(runtime, device, options, false, out);
-}
-
-lade_status lade_device_allocator_create_plugged(lade_runtime *runtime, int device, const lade_device_options *options,
-                                                 const lade_device_plugin *plugin, lade_device_allocator **out) {
-  if (runtime == NULL || plugin == NULL || out == NULL)
-    return ladei_error_null(__func__, runtime == NULL ? "runtime" : plugin == NULL ? "plugin" : "out");
-  lade_device_options own;
-  lade_status status = ladei_options_read("lade_device_options", options, &own, sizeof own);
-  if (status == LADE_OK) status = ladei_device_settings_check(__func__, &own);
-  if (status != LADE_OK) return status;
-  ladei_device_settings_imply(&own);
-  ladei_device_backend_setup setup = {&own, false, plugin};
-  return allocator_create(runtime, device, &ladei_device_backend_plugin, &setup, out);
 }
 
 const char *lade_device_backend_name(const lade_device_allocator *allocator) {

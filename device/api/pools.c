@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The public calls of pools as objects, scopes and providers. (Those of captures and checkpoints: device.c.)
+ * The public calls of pools as objects and scopes. (Those of captures and checkpoints: device.c.)
  *
  * Locks: none held over a backend's function.
  */
@@ -92,17 +92,6 @@ lade_status lade_device_scope_end(lade_device_allocator *allocator, uint64_t sco
   return status == LADE_OK ? ladei_device_recounted(allocator, status) : status;
 }
 
-/* ---- Providers --------------------------------------------------------------------------------------------------- */
-
-lade_status lade_device_provider_set(lade_device_allocator *allocator, const lade_device_plugin *provider) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
-  if (provider == NULL) return ladei_error_null(__func__, "provider");
-  if (allocator->backend->is_uncached) return ladei_device_backend_lacks(allocator, __func__);
-  LADEI_HELD(status, LADEI_DEVICE_NATIVE(provider_set, allocator, provider));
-  return status;
-}
-
 /* ---- Between the cache and the driver ---------------------------------------------------------------------------- */
 
 lade_status lade_device_set_caching(lade_device_allocator *allocator, bool enabled) {
@@ -113,16 +102,11 @@ lade_status lade_device_set_caching(lade_device_allocator *allocator, bool enabl
   return ladei_device_recounted(allocator, status);
 }
 
-lade_status lade_device_frees_hold(lade_device_allocator *allocator) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status == LADE_OK && allocator->backend->is_uncached) return ladei_device_backend_lacks(allocator, __func__);
-  if (status == LADE_OK) LADEI_HELD(status, LADEI_DEVICE_NATIVE(frees_hold, allocator));
-  return status;
-}
-
-lade_status lade_device_frees_resume(lade_device_allocator *allocator) {
+lade_status lade_device_frees_hold(lade_device_allocator *allocator, bool hold) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   if (allocator->backend->is_uncached) return ladei_device_backend_lacks(allocator, __func__);
-  LADEI_DEVICE_OPERATION(LADE_CONTEXT_ALL, LADEI_DEVICE_NATIVE(frees_resume, allocator));
+  if (!hold) LADEI_DEVICE_OPERATION(LADE_CONTEXT_ALL, LADEI_DEVICE_NATIVE(frees_resume, allocator));
+  LADEI_HELD(status, LADEI_DEVICE_NATIVE(frees_hold, allocator));
+  return status;
 }

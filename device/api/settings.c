@@ -58,16 +58,6 @@ lade_status lade_device_set_memory_fraction(lade_device_allocator *allocator, do
   return status;
 }
 
-lade_status lade_device_get_memory_fraction(lade_device_allocator *allocator, double *out_fraction) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
-  if (out_fraction == NULL) return ladei_error_null(__func__, "out_fraction");
-  ladei_lock_acquire(&allocator->lock);
-  *out_fraction = allocator->limits.fraction_set ? allocator->limits.fraction : 1.0;
-  ladei_lock_release(&allocator->lock);
-  return LADE_OK;
-}
-
 /* The texts below say these sizes. */
 _Static_assert(LADEI_DEVICE_LARGE_SEGMENT == 20 * LADEI_MIB && LADEI_DEVICE_OWN_SEGMENT_MIN == 10 * LADEI_MIB &&
                    LADEI_DEVICE_BLOCK_QUANTUM == 512,
@@ -115,6 +105,10 @@ lade_status ladei_device_settings_check(const char *call, const lade_device_opti
   const uint32_t policies = LADE_DEVICE_REFERENCE | LADE_DEVICE_THREAD_CACHES;
   if ((options->flags & ~known) != 0)
     return ladei_error_argument(call, "options.flags", "LADE_DEVICE_... flags only", "0x%x", (unsigned)options->flags);
+  if (options->plugin != NULL && (options->backend != LADE_DEVICE_NATIVE || options->provider != NULL))
+    return ladei_error_argument(call, "options.plugin",
+                                "NULL where `backend` or `provider` say where memory comes from", "%p",
+                                (const void *)options->plugin);
   if ((options->flags & policies) == policies)
     return ladei_error_argument(call, "options.flags",
                                 "at most one of LADE_DEVICE_REFERENCE and LADE_DEVICE_THREAD_CACHES", "0x%x",
@@ -166,6 +160,7 @@ void ladei_device_settings_apply(lade_device_allocator *allocator, const lade_de
   ladei_device_recent_forget_all(&allocator->heap);
   settings_read(&allocator->heap.settings, options);
   allocator->options = *options;
+  allocator->options.plugin = allocator->options.provider = NULL; /* the creation has copied them */
   atomic_store_explicit(&allocator->seen.reference, allocator->heap.settings.reference, memory_order_relaxed);
   atomic_store_explicit(&allocator->seen.capture_reuse, allocator->heap.settings.capture_reuse, memory_order_relaxed);
   bool retired = (options->flags & LADE_DEVICE_STREAMS_ARE_RETIRED) != 0;
@@ -182,6 +177,7 @@ static void creation_keep(lade_device_allocator *allocator, lade_device_options 
   ladei_lock_acquire(&allocator->lock);
   options->backend = allocator->options.backend;
   options->event_batch = allocator->options.event_batch;
+  options->plugin = options->provider = NULL;
   options->flags = (options->flags & ~fixed) | (allocator->options.flags & fixed);
   ladei_lock_release(&allocator->lock);
 }

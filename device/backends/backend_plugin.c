@@ -140,15 +140,15 @@ static lade_status plugin_pool_release(lade_device_allocator *allocator, lade_de
 /* ---- Open, close ------------------------------------------------------------------------------------------------- */
 
 static lade_status plugin_check(const lade_device_plugin *plugin) {
-  static const char call[] = "lade_device_allocator_create_plugged";
+  static const char call[] = "lade_device_allocator_create";
   if (plugin->alloc == NULL || plugin->free == NULL)
-    return ladei_error_null(call, plugin->alloc == NULL ? "plugin.alloc" : "plugin.free");
+    return ladei_error_null(call, plugin->alloc == NULL ? "options.plugin.alloc" : "options.plugin.free");
   bool begin = plugin->pool_begin != NULL, end = plugin->pool_end != NULL, release = plugin->pool_release != NULL;
   if (begin == end && end == release) return LADE_OK;
   return ladei_error_argument(call,
-                              !begin ? "plugin.pool_begin"
-                              : !end ? "plugin.pool_end"
-                                     : "plugin.pool_release",
+                              !begin ? "options.plugin.pool_begin"
+                              : !end ? "options.plugin.pool_end"
+                                     : "options.plugin.pool_release",
                               "all or none of pool_begin, pool_end and pool_release", "NULL");
 }
 
@@ -169,7 +169,8 @@ static void table_fill(plugin_state *state) {
 static lade_status plugin_open(lade_device_allocator *allocator, const ladei_device_backend_setup *setup) {
   plugin_state *state = calloc(1, sizeof *state);
   if (state == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for its backend");
-  lade_status status = ladei_options_read("lade_device_plugin", setup->plugin, &state->plugin, sizeof state->plugin);
+  lade_status status =
+      ladei_options_read("lade_device_plugin", setup->options->plugin, &state->plugin, sizeof state->plugin);
   if (status == LADE_OK) status = plugin_check(&state->plugin);
   if (status == LADE_OK) {
     table_fill(state);

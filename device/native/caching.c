@@ -133,8 +133,7 @@ lade_status ladei_device_native_frees_resume(lade_device_allocator *allocator) {
   allocator->caching.frees_held -= held;
   lade_status status = held && allocator->caching.frees_held == 0 ? kept_give_back(allocator) : LADE_OK;
   ladei_lock_release(&allocator->lock);
-  if (!held)
-    return ladei_error_argument("lade_device_frees_resume", "allocator", "one whose frees are held", "not held");
+  if (!held) return ladei_error_argument("lade_device_frees_hold", "allocator", "one whose frees are held", "not held");
   if (status == LADE_OK) ladei_error_restore(&before);
   return status;
 }

@@ -44,8 +44,6 @@ lade_status ladei_device_native_set_caching(lade_device_allocator *allocator, bo
 lade_status ladei_device_native_frees_hold(lade_device_allocator *allocator);
 lade_status ladei_device_native_frees_resume(lade_device_allocator *allocator);
 lade_status ladei_device_native_provider_set(lade_device_allocator *allocator, const lade_device_plugin *provider);
-lade_status ladei_device_native_pool_live_equals(lade_device_allocator *allocator, lade_device_pool_id id,
-                                                 void *const *pointers, size_t count, bool *out_equal);
 lade_status ladei_device_native_checkpoint_get(lade_device_allocator *allocator, lade_device_pool_id id,
                                                lade_device_checkpoint **out);
 /* Host memory that it takes. */

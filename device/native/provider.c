@@ -4,7 +4,7 @@
  * stays lade's: blocks, streams, statistics, history, snapshots.
  *
  *   pool with a provider of its own --> that one
- *   any other pool                  --> the allocator's, if lade_device_provider_set() has set one --> else the driver
+ *   any other pool                  --> options.provider of the allocator, if there is one --> else the driver
  *
  * V1  A segment goes back to where it came from: a pool's provider is constant, and the allocator's is from the first
  *     segment on.
@@ -117,7 +117,7 @@ static bool allocator_used(const lade_device_allocator *allocator) {
 }
 
 lade_status ladei_device_native_provider_set(lade_device_allocator *allocator, const lade_device_plugin *provider) {
-  static const char call[] = "lade_device_provider_set";
+  static const char call[] = "lade_device_allocator_create";
   lade_device_plugin own;
   lade_status status = ladei_device_provider_read(call, provider, &own);
   if (status != LADE_OK) return status;

@@ -25,8 +25,7 @@
 /* An allocator is opened with these. */
 typedef struct ladei_device_backend_setup {
   const lade_device_options *options;
-  bool events_only;                 /* as ladei_device_allocator_create */
-  const lade_device_plugin *plugin; /* the pluggable backend's callbacks; else NULL */
+  bool events_only; /* as ladei_device_allocator_create */
 } ladei_device_backend_setup;
 
 typedef struct ladei_device_backend {

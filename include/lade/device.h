@@ -87,6 +87,9 @@ typedef enum lade_device_flag {
                   graph_capture_record_stream_reuse. No effect on runtimes that cannot tell the order. */
 } lade_device_flag;
 
+/** Callbacks that memory comes from; see "Backends" and "Providers" below. */
+typedef struct lade_device_plugin lade_device_plugin;
+
 /** Options of lade_device_allocator_create; all zero means all defaults. */
 typedef struct lade_device_options {
   size_t struct_size;
@@ -113,6 +116,13 @@ typedef struct lade_device_options {
                                          what expandable segments map for requests above 1 MiB. A multiple of 512
                                          above 10 MiB, of the driver's granularity (2 MiB) for expandable segments;
                                          0: 20 MiB. */
+  /** Copied at the creation. The backend is callbacks, which get each block; `backend` is 0 then. Everything that they need must
+   * live until the allocator is destroyed. max_bytes, memory_fraction and event_batch count. NULL: `backend` says. */
+  const lade_device_plugin *plugin;
+  /** Copied at the creation; must live as long. Gives the segments of the default pools, and of pools without a provider of their own,
+   * in place of the driver. Segments are plain ones then, also with expandable_segments. Of the native backend, without
+   * LADE_DEVICE_UNCACHED. NULL: the driver gives them. */
+  const lade_device_plugin *provider;
 } lade_device_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
@@ -183,7 +193,7 @@ LADE_INLINE void lade_device_stats_init(lade_device_stats *stats) {
  *
  * Threads: any. Waits: never. Stream order: none.
  * Errors: LADE_ERR_NO_DEVICE, LADE_ERR_INVALID_ARGUMENT, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED;
- * LADE_ERR_UNSUPPORTED for a backend that the device or its driver lacks.
+ * LADE_ERR_UNSUPPORTED for a backend that the device or its driver lacks, and a provider that the backend does not ask.
  * Source: docs/design.md "Device caching allocator".
  */
 LADE_API lade_status lade_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,
@@ -379,14 +389,11 @@ LADE_API lade_status lade_device_stats_reset(lade_device_allocator *allocator, u
  */
 LADE_API lade_status lade_device_set_memory_fraction(lade_device_allocator *allocator, double fraction);
 
-/** Read the memory fraction in force; 1: no limit. Untouched on error. Threads: any. Waits: never. Errors:
- * LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED. */
-LADE_API lade_status lade_device_get_memory_fraction(lade_device_allocator *allocator, double *out_fraction);
-
 /**
  * Read the settings in force, each default in its place.
  *
- * @param settings  [in,out] struct_size set by lade_device_options_init(). memory_fraction is 0 where none is set;
+ * @param settings  [in,out] struct_size set by lade_device_options_init(). memory_fraction is 0 where none is set; plugin and
+ *                  provider are NULL;
  *                  collection_threshold works only where one is.
  *
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
@@ -411,7 +418,7 @@ LADE_API lade_status lade_device_settings_write(lade_device_allocator *allocator
  * Blocks that are handed out or cached stay as they are. With expandable_segments turned off, cached memory of
  * expandable segments serves no request until it is turned on again or the cache is given back.
  *
- * @param options  Borrowed for the call. All is taken but event_batch, backend, LADE_DEVICE_UNCACHED and
+ * @param options  Borrowed for the call. All is taken but event_batch, backend, plugin, provider, LADE_DEVICE_UNCACHED and
  *                 LADE_DEVICE_THREAD_CACHES, which are as at the creation; memory_fraction where it is not 0. NULL:
  *                 all defaults.
  *
@@ -435,7 +442,7 @@ LADE_API lade_status lade_device_configure(lade_device_allocator *allocator, con
  *   base_get            yes                    refused                           base_get
  *   ipc_export          yes                    refused                           refused
  *   pool_begin, _end, _release   yes           refused                           the callbacks of that name
- *   pool_live_equals, checkpoints   yes        refused                           refused
+ *   checkpoints            yes                refused                           refused
  *   while a stream captures   private pools    no alloc on it (LADE_ERR_CAPTURE), frees wait   left to the program
  *   empty_cache, shortage     break no capture  wait for the device, which breaks captures on it   the same
  *
@@ -459,7 +466,7 @@ LADE_API const char *lade_device_backend_name(const lade_device_allocator *alloc
  * work on the device and gives back the memory that it then finds done, and lade_device_stream_retire() is
  * LADE_ERR_BUSY.
  */
-typedef struct lade_device_plugin {
+struct lade_device_plugin {
   size_t struct_size;
   void *user; /**< Given to each. */
   /** Memory for work on `stream` from now on. LADE_ERR_OUT_OF_DEVICE_MEMORY, or LADE_OK with *out NULL: there is none.
@@ -481,7 +488,7 @@ typedef struct lade_device_plugin {
                             size_t stream_count);
   lade_status (*pool_end)(void *user, int device, lade_device_pool_id id);
   lade_status (*pool_release)(void *user, int device, lade_device_pool_id id);
-} lade_device_plugin;
+};
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
 LADE_INLINE void lade_device_plugin_init(lade_device_plugin *plugin) {
@@ -489,43 +496,6 @@ LADE_INLINE void lade_device_plugin_init(lade_device_plugin *plugin) {
   *plugin = zero;
   plugin->struct_size = sizeof(lade_device_plugin);
 }
-
-/**
- * Create an allocator whose memory comes from callbacks.
- *
- * @param options  As lade_device_allocator_create(); max_bytes, memory_fraction and event_batch are taken.
- * @param plugin   Copied. Everything that its callbacks need must live until the allocator is destroyed.
- *
- * Threads: any. Waits: never. Errors: as lade_device_allocator_create(); LADE_ERR_INVALID_ARGUMENT where callbacks are
- * missing.
- */
-LADE_API lade_status lade_device_allocator_create_plugged(lade_runtime *runtime, int device,
-                                                          const lade_device_options *options,
-                                                          const lade_device_plugin *plugin,
-                                                          lade_device_allocator **out);
-
-/**
- * Take a plug-in from a shared library: two functions as PyTorch's pluggable allocator wants them, in C linkage.
- *
- *   void *alloc(ssize_t size, int device, cudaStream_t stream);                 NULL: no memory
- *   void free(void *pointer, ssize_t size, int device, cudaStream_t stream);    (PyTorch's documentation leaves out `device`)
- *
- * @param path                       Of the library, as dlopen() takes it.
- * @param alloc_symbol, free_symbol  Names of the functions.
- * @param out  [out] `user`, `alloc` and `free` are set, all else is zero and may be filled in. For
- *             lade_device_allocator_create_plugged(), which passes each block on; or for lade_device_provider_set() and
- *             lade_device_pool_options.provider, which cache above it: those keep history and snapshots too, and with
- *             lade_device_set_caching() off pass each block on as well. Untouched on error.
- *
- * Threads: any. Waits: as dlopen(). Errors: LADE_ERR_IO where the library cannot be loaded; LADE_ERR_INVALID_ARGUMENT for a
- * symbol that it does not have, or that is NULL; LADE_ERR_OUT_OF_HOST_MEMORY.
- */
-LADE_API lade_status lade_device_plugin_load(const char *path, const char *alloc_symbol, const char *free_symbol,
-                                             lade_device_plugin *out);
-
-/** Close the library of a plug-in from lade_device_plugin_load(). Call this once no allocator and no pool has the
- * plug-in any more. Another plug-in, or NULL: nothing. Threads: any, one at a time for a plug-in. */
-LADE_API void lade_device_plugin_unload(lade_device_plugin *plugin);
 
 /* ---- Providers -----------------------------------------------------------------------------------------------------
  *
@@ -545,20 +515,6 @@ LADE_API void lade_device_plugin_unload(lade_device_plugin *plugin);
  * lade_device_pool_suspend() and lade_device_pool_resume().
  */
 
-/**
- * Let a provider give the segments of an allocator: of the default pools, and of pools without one of their own.
- *
- * @param provider  Copied. Everything that its callbacks need must live until the allocator is destroyed.
- *
- * Before the allocator's first use only, and it cannot be undone; another call before the first use replaces it. Segments are
- * plain ones then, also with options.expandable_segments.
- *
- * Threads: any. Waits: never. Errors, nothing changed: LADE_ERR_BUSY once memory was asked for; LADE_ERR_INVALID_ARGUMENT where
- * a callback is missing; LADE_ERR_UNSUPPORTED where the backend is not native, or with LADE_DEVICE_UNCACHED;
- * LADE_ERR_FORKED.
- */
-LADE_API lade_status lade_device_provider_set(lade_device_allocator *allocator, const lade_device_plugin *provider);
-
 /* ---- Between the cache and the driver ---------------------------------------------------------------------------- */
 
 /**
@@ -577,8 +533,11 @@ LADE_API lade_status lade_device_provider_set(lade_device_allocator *allocator, 
 LADE_API lade_status lade_device_set_caching(lade_device_allocator *allocator, bool enabled);
 
 /**
- * Hold the driver's frees: from the return of this call until as many lade_device_frees_resume() no memory of the allocator goes
- * back to the driver or a provider, so that none interleaves with calls that cannot bear it (collective communication).
+ * Hold the driver's frees: from the return of this call until the hold is taken back no memory of the allocator goes back to the
+ * driver or a provider, so that none interleaves with calls that cannot bear it (collective communication).
+ *
+ * @param hold  true: one hold more. false: one less; the last one gives back what was kept meanwhile and is still free, as
+ *              lade_device_empty_cache() does, without a wait for the streams that still use freed blocks.
  *
  * Memory that would have gone back stays cached, serves requests, and goes at the resume if it is still free. A request
  * that cannot be served unless memory goes back fails with LADE_ERR_OUT_OF_DEVICE_MEMORY (LADE_ERR_LIMIT), and the text
@@ -587,20 +546,12 @@ LADE_API lade_status lade_device_set_caching(lade_device_allocator *allocator, b
  * one resumes it. (Memory that a request just got from the driver and cannot keep, for lack of host memory, goes back
  * even so.)
  *
- * Threads: any. Waits: for memory that is on its way back. Errors: LADE_ERR_BUSY inside a provider's callback, which may be
- * what is waited for; LADE_ERR_UNSUPPORTED where the backend is not native, or with LADE_DEVICE_UNCACHED;
- * LADE_ERR_INVALID_ARGUMENT; LADE_ERR_FORKED.
+ * Threads: any. Waits: for memory that is on its way back. Errors: LADE_ERR_BUSY for a hold inside a provider's callback, which may
+ * be what is waited for; LADE_ERR_UNSUPPORTED where the backend is not native, or with LADE_DEVICE_UNCACHED;
+ * LADE_ERR_INVALID_ARGUMENT, also where no hold is left to be taken back; LADE_ERR_FORKED; those of the driver, with the hold taken
+ * back and the memory cached.
  */
-LADE_API lade_status lade_device_frees_hold(lade_device_allocator *allocator);
-
-/**
- * Take one hold back. The last one gives back what was kept meanwhile and is still free.
- *
- * Threads: any. Waits: as lade_device_empty_cache(), except for the streams that still use freed blocks. Errors:
- * LADE_ERR_INVALID_ARGUMENT where nothing is held; those of the driver, the hold taken back and the memory cached;
- * LADE_ERR_UNSUPPORTED; LADE_ERR_FORKED.
- */
-LADE_API lade_status lade_device_frees_resume(lade_device_allocator *allocator);
+LADE_API lade_status lade_device_frees_hold(lade_device_allocator *allocator, bool hold);
 
 /* ---- Questions, other devices ------------------------------------------------------------------------------------ */
 
@@ -890,7 +841,7 @@ typedef struct lade_device_pool_options {
   uint32_t flags;         /**< Set of lade_device_pool_flag. */
   uint32_t reserved;      /**< 0 */
   /** Gives and takes the pool's segments in place of the driver: `alloc` and `free` are used, for memory of this device,
-   * aligned to 512 bytes and more. NULL: the driver, or what lade_device_provider_set() has set. Copied; what the callbacks
+   * aligned to 512 bytes and more. NULL: the driver, or options.provider of the allocator. Copied; what the callbacks
    * need must live until the pool is gone, at the latest until the allocator is destroyed. See "Providers". */
   const lade_device_plugin *provider;
 } lade_device_pool_options;
@@ -1126,17 +1077,6 @@ LADE_API lade_status lade_device_pool_end(lade_device_allocator *allocator, lade
  * those of open scopes, or of a graph tree; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_pool_release(lade_device_allocator *allocator, lade_device_pool_id id);
-
-/**
- * Whether the blocks handed out from a pool are exactly those given.
- *
- * @param pointers  Borrowed for the call; `count` starts of blocks, in any order, as a set.
- *
- * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT for an unknown pool, LADE_ERR_OUT_OF_HOST_MEMORY,
- * LADE_ERR_FORKED.
- */
-LADE_API lade_status lade_device_pool_live_equals(lade_device_allocator *allocator, lade_device_pool_id id,
-                                                  void *const *pointers, size_t count, bool *out_equal);
 
 /**
  * Show the reserved bytes of each private pool by name, in code-point order:

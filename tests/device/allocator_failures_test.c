@@ -102,11 +102,11 @@ static void scenario_switches(lade_device_allocator *allocator, const lade_strea
   for (int i = 0; i < 3; i++) support_note(first, lade_device_free(allocator, blocks[i]));
   LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
   LADE_EXPECT_OK(lade_device_set_caching(allocator, true));
-  LADE_EXPECT_OK(lade_device_frees_hold(allocator));
+  LADE_EXPECT_OK(lade_device_frees_hold(allocator, true));
   support_note(first, lade_device_free(allocator, blocks[3]));
   support_note(first, lade_device_empty_cache(allocator));
   LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
-  support_note(first, lade_device_frees_resume(allocator));
+  support_note(first, lade_device_frees_hold(allocator, false));
 }
 
 static void *capture_nothing(void *user) { return user; }

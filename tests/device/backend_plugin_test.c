@@ -109,7 +109,11 @@ static bool open_plugged(device_fixture *f, const lade_device_plugin *plugin, co
   if (!device_fixture_open(f, "sim", GIB, NULL)) return false;
   LADE_EXPECT_OK(lade_device_allocator_destroy(f->allocator, true));
   f->allocator = NULL;
-  LADE_EXPECT_OK(lade_device_allocator_create_plugged(f->runtime, 0, options, plugin, &f->allocator));
+  lade_device_options plugged;
+  lade_device_options_init(&plugged);
+  if (options != NULL) plugged = *options;
+  plugged.plugin = plugin;
+  LADE_EXPECT_OK(lade_device_allocator_create(f->runtime, 0, &plugged, &f->allocator));
   return !lade_test_has_failed();
 }
 
@@ -335,12 +339,17 @@ LADE_TEST(DevicePlugin, MissingCallbacksAreRefused) {
   device_fixture_free(&f, x);
   lade_device_allocator *none = NULL;
   plugin.pool_end = arena_pool_change;
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT,
-                     lade_device_allocator_create_plugged(f.runtime, 0, NULL, &plugin, &none));
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.plugin = &plugin;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_allocator_create(f.runtime, 0, &options, &none));
   plugin.pool_end = NULL;
   plugin.free = NULL;
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT,
-                     lade_device_allocator_create_plugged(f.runtime, 0, NULL, &plugin, &none));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_allocator_create(f.runtime, 0, &options, &none));
+  plugin = plugin_for(&a);
+  options.backend = LADE_DEVICE_CUDA_MALLOC_ASYNC;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_allocator_create(f.runtime, 0, &options, &none));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "options.plugin");
   LADE_EXPECT_EQ_PTR(none, NULL);
   device_fixture_close(&f);
 }

@@ -268,7 +268,6 @@ LADE_TEST_P(DevicePoolBackend, RefusalsNameCallAndBackend, SUPPORT_RUNTIMES, nam
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "pool_begin: the backend cudaMallocAsync");
   LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_pool_end(f.allocator, id));
   LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_pool_release(f.allocator, id));
-  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_pool_live_equals(f.allocator, id, NULL, 0, &equal));
   LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_checkpoint_get(f.allocator, id, &checkpoint));
   /* It keeps no history: asking for one is an error, and a note for nobody to read is none. */
   LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_history_set(f.allocator, NULL));

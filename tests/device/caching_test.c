@@ -137,8 +137,8 @@ static void held_flush(bool expandable) {
   if (!device_fixture_open(&f, "sim", 64 * MIB, &options)) return;
   char *a = device_fixture_alloc(&f, 40 * MIB, 0);
   device_fixture_free(&f, a);
-  LADE_EXPECT_OK(lade_device_frees_hold(f.allocator));
-  LADE_EXPECT_OK(lade_device_frees_hold(f.allocator));
+  LADE_EXPECT_OK(lade_device_frees_hold(f.allocator, true));
+  LADE_EXPECT_OK(lade_device_frees_hold(f.allocator, true));
   uint64_t before = driver_frees(&f);
   device_fixture_empty_cache(&f);
   LADE_EXPECT_EQ_UINT(reserved(&f), 40 * MIB);
@@ -146,13 +146,13 @@ static void held_flush(bool expandable) {
   LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 40 * MIB, f.streams[1], &none));
   LADE_EXPECT(strstr(lade_last_error()->text, "frees to the driver are held") != NULL);
   char *b = device_fixture_alloc(&f, 1000, 0); /* what is cached serves */
-  LADE_EXPECT_OK(lade_device_frees_resume(f.allocator));
+  LADE_EXPECT_OK(lade_device_frees_hold(f.allocator, false));
   LADE_EXPECT_EQ_UINT(driver_frees(&f), before);
-  LADE_EXPECT_OK(lade_device_frees_resume(f.allocator)); /* the last one */
+  LADE_EXPECT_OK(lade_device_frees_hold(f.allocator, false)); /* the last one */
   LADE_EXPECT_EQ_UINT(reserved(&f), 2 * MIB);
   LADE_EXPECT(driver_frees(&f) > before);
   device_fixture_check(&f);
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_frees_resume(f.allocator));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_frees_hold(f.allocator, false));
   device_fixture_free(&f, b);
   device_fixture_empty_cache(&f);
   LADE_EXPECT_EQ_UINT(reserved(&f), 0);
@@ -168,11 +168,11 @@ LADE_TEST(DeviceFreesHold, WhatIsUsedAgainStays) {
   if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
   caching(&f, false);
   char *a = device_fixture_alloc(&f, 3 * MIB, 0);
-  LADE_EXPECT_OK(lade_device_frees_hold(f.allocator));
+  LADE_EXPECT_OK(lade_device_frees_hold(f.allocator, true));
   device_fixture_free(&f, a);
   LADE_EXPECT_EQ_UINT(reserved(&f), 3 * MIB);
   LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 3 * MIB, 0), a);
-  LADE_EXPECT_OK(lade_device_frees_resume(f.allocator));
+  LADE_EXPECT_OK(lade_device_frees_hold(f.allocator, false));
   LADE_EXPECT_EQ_UINT(reserved(&f), 3 * MIB);
   device_fixture_free(&f, a);
   LADE_EXPECT_EQ_UINT(reserved(&f), 0);
@@ -194,7 +194,7 @@ LADE_TEST(DeviceFreesHold, WhatACaptureMayHaveTakenStays) {
   LADE_EXPECT_OK(lade_device_pool_create(f.allocator, &options, &id));
   LADE_EXPECT_OK(lade_device_scope_begin_thread(f.allocator, id, &scope));
   device_fixture_free(&f, device_fixture_alloc(&f, 40 * MIB, 0));
-  LADE_EXPECT_OK(lade_device_frees_hold(f.allocator));
+  LADE_EXPECT_OK(lade_device_frees_hold(f.allocator, true));
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_pool_trim(f.allocator, id, NULL, 0, NULL));
   void *none = NULL; /* for which the oversize block would go */
   LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 60 * MIB, f.streams[0], &none));
@@ -202,14 +202,14 @@ LADE_TEST(DeviceFreesHold, WhatACaptureMayHaveTakenStays) {
   LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, id, &f.streams[0], 1));
   device_fixture_free(&f, device_fixture_alloc(&f, 40 * MIB, 0));
   LADE_EXPECT_OK(lade_device_pool_end(f.allocator, id));
-  LADE_EXPECT_OK(lade_device_frees_resume(f.allocator));
+  LADE_EXPECT_OK(lade_device_frees_hold(f.allocator, false));
   LADE_EXPECT_EQ_UINT(reserved(&f), 40 * MIB);
   device_fixture_close(&f);
 }
 
 static void *hold_in_thread(void *user) {
   device_fixture *f = user;
-  LADE_EXPECT_OK(lade_device_frees_hold(f->allocator));
+  LADE_EXPECT_OK(lade_device_frees_hold(f->allocator, true));
   return NULL;
 }
 
@@ -223,15 +223,15 @@ LADE_TEST(DeviceFreesHold, AHoldOutlivesItsThread) {
   device_fixture_free(&f, device_fixture_alloc(&f, 1000, 0));
   device_fixture_empty_cache(&f);
   LADE_EXPECT_EQ_UINT(reserved(&f), 2 * MIB);
-  LADE_EXPECT_OK(lade_device_frees_resume(f.allocator));
+  LADE_EXPECT_OK(lade_device_frees_hold(f.allocator, false));
   LADE_EXPECT_EQ_UINT(reserved(&f), 0);
   device_fixture_close(&f);
 }
 
 static lade_status hold_reclaimer(void *user) {
   device_fixture *f = user;
-  LADE_EXPECT_OK(lade_device_frees_hold(f->allocator));
-  LADE_EXPECT_OK(lade_device_frees_resume(f->allocator));
+  LADE_EXPECT_OK(lade_device_frees_hold(f->allocator, true));
+  LADE_EXPECT_OK(lade_device_frees_hold(f->allocator, false));
   return LADE_NOT_READY;
 }
 
@@ -241,7 +241,7 @@ static lade_status hold_take(void *user, void *pointer, size_t bytes, int device
   (void)bytes;
   (void)device;
   (void)stream;
-  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_frees_hold(f->allocator)); /* it would wait for this very call */
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_frees_hold(f->allocator, true)); /* it would wait for this very call */
   return LADE_OK;
 }
 
@@ -257,13 +257,15 @@ static lade_status fixture_give(void *user, size_t bytes, int device, lade_strea
 /* Callbacks that hold do not wait for themselves. */
 LADE_TEST(DeviceFreesHold, CallbacksMayHoldOrAreRefused) {
   device_fixture f;
-  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
   lade_device_plugin provider;
+  lade_device_options options;
+  lade_device_options_init(&options);
   lade_device_plugin_init(&provider);
   provider.alloc = fixture_give;
   provider.free = hold_take;
   provider.user = &f;
-  LADE_EXPECT_OK(lade_device_provider_set(f.allocator, &provider));
+  options.provider = &provider;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
   LADE_EXPECT_OK(lade_device_listener_add(f.allocator, SUPPORT_LISTENER(reclaim, hold_reclaimer, &f)));
   device_fixture_free(&f, device_fixture_alloc(&f, 30 * MIB, 0));
   LADE_EXPECT_OK(lade_device_listener_remove(f.allocator, SUPPORT_LISTENER(reclaim, hold_reclaimer, &f)));
@@ -290,10 +292,10 @@ static void *thread_run(void *user) {
     LADE_EXPECT_OK(lade_device_alloc(allocator, 1000, own->f->streams[own->number], &a));
     LADE_EXPECT_OK(lade_device_alloc(allocator, 3 * MIB, own->f->streams[own->number], &b));
     LADE_EXPECT_OK(lade_device_free(allocator, a));
-    if (own->number == 1) LADE_EXPECT_OK(lade_device_frees_hold(allocator));
+    if (own->number == 1) LADE_EXPECT_OK(lade_device_frees_hold(allocator, true));
     if (own->number == 2) LADE_EXPECT_OK(lade_device_empty_cache(allocator));
     LADE_EXPECT_OK(lade_device_free(allocator, b));
-    if (own->number == 1) LADE_EXPECT_OK(lade_device_frees_resume(allocator));
+    if (own->number == 1) LADE_EXPECT_OK(lade_device_frees_hold(allocator, false));
   }
   return NULL;
 }

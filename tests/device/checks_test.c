@@ -25,7 +25,6 @@ LADE_TEST(DeviceChecks, EachCallNamesItselfAndTheArgumentThatIsNull) {
   void *out;
   EXPECT_NULL(lade_device_allocator_create, "runtime", NULL, 0, NULL, &a);
   EXPECT_NULL(lade_device_allocator_create, "out", f.runtime, 0, NULL, NULL);
-  EXPECT_NULL(lade_device_allocator_create_plugged, "plugin", f.runtime, 0, NULL, NULL, &a);
   EXPECT_NULL(lade_device_alloc, "allocator", NULL, 1, f.streams[0], &out);
   EXPECT_NULL(lade_device_alloc, "out", a, 1, f.streams[0], NULL);
   EXPECT_NULL(lade_device_free, "allocator", NULL, &f);

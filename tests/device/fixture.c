@@ -74,6 +74,20 @@ lade_device_stats device_fixture_stats(device_fixture *f) {
   return stats;
 }
 
+bool device_fixture_pool_has(lade_device_allocator *allocator, lade_device_pool_id id, void *const *blocks,
+                             size_t count) {
+  lade_device_snapshot *snapshot = NULL;
+  size_t handed_out = 0, found = 0;
+  if (lade_device_snapshot_take(allocator, &id, &snapshot) != LADE_OK) return false;
+  for (size_t i = 0; i < snapshot->block_count; i++) {
+    if (snapshot->blocks[i].state != LADE_DEVICE_BLOCK_ALLOCATED) continue;
+    handed_out++;
+    for (size_t k = 0; k < count; k++) found += snapshot->blocks[i].address == (uint64_t)(uintptr_t)blocks[k];
+  }
+  lade_device_snapshot_destroy(snapshot);
+  return handed_out == count && found == count;
+}
+
 ladei_stream device_fixture_resolve(const device_fixture *f, int stream) {
   ladei_stream resolved = {0};
   LADE_EXPECT_OK(f->runtime->ops->stream_resolve(f->runtime->self, f->streams[stream], &resolved));

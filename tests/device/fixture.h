@@ -44,6 +44,10 @@ void device_fixture_check(device_fixture *f);
 
 lade_device_stats device_fixture_stats(device_fixture *f);
 
+/* Whether the blocks handed out from a private pool are exactly these; false for a pool that is unknown. */
+bool device_fixture_pool_has(lade_device_allocator *allocator, lade_device_pool_id id, void *const *blocks,
+                             size_t count);
+
 ladei_stream device_fixture_resolve(const device_fixture *f, int stream);
 /* Bytes of memory of the device: written by work on a stream; and compared, once the stream has finished. */
 void device_fixture_fill(const device_fixture *f, void *block, unsigned char value, size_t bytes, int stream);

@@ -46,9 +46,7 @@ static char *pool_alloc(device_fixture *f, lade_device_pool_id id, size_t bytes,
 }
 
 static bool has_exactly(device_fixture *f, lade_device_pool_id id, void *block) {
-  bool equal = false;
-  LADE_EXPECT_OK(lade_device_pool_live_equals(f->allocator, id, &block, block != NULL, &equal));
-  return equal;
+  return device_fixture_pool_has(f->allocator, id, &block, block != NULL);
 }
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
@@ -464,7 +462,7 @@ static void expect_no_wait(device_fixture *f, lade_device_pool_id id) {
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_stream_retire(f->allocator, f->streams[0]));
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_pool_suspend(f->allocator, id, NULL, NULL));
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_pool_resume(f->allocator, id));
-  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_frees_hold(f->allocator));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_frees_hold(f->allocator, true));
   LADE_EXPECT_OK(lade_runtime_device_count(f->runtime, &devices));
   if (devices > 1) LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_peer_add(f->allocator, 1));
 }

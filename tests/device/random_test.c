@@ -209,10 +209,10 @@ static void op_flush(program *p) { (void)lade_device_empty_cache(p->f.allocator)
 
 static void op_hold(program *p) {
   if (p->holds > 0 && below(p, 2) == 0) {
-    (void)lade_device_frees_resume(p->f.allocator); /* the hold is taken back whatever the driver says */
+    (void)lade_device_frees_hold(p->f.allocator, false); /* the hold is taken back whatever the driver says */
     p->holds--;
   } else if (p->holds < 2) {
-    LADE_EXPECT_OK(lade_device_frees_hold(p->f.allocator));
+    LADE_EXPECT_OK(lade_device_frees_hold(p->f.allocator, true));
     p->holds++;
   }
 }
@@ -285,7 +285,7 @@ static void program_end(program *p) {
   LADE_EXPECT_OK(lade_soft_fault_clear(p->f.runtime));
   LADE_EXPECT_OK(lade_device_set_memory_fraction(p->f.allocator, LADE_DEVICE_NO_FRACTION));
   LADE_EXPECT_OK(lade_device_set_caching(p->f.allocator, true));
-  for (; p->holds > 0; p->holds--) (void)lade_device_frees_resume(p->f.allocator);
+  for (; p->holds > 0; p->holds--) (void)lade_device_frees_hold(p->f.allocator, false);
   for (int i = 0; i < SCOPES; i++)
     if (p->scopes[i] != 0) LADE_EXPECT_OK(lade_device_scope_end(p->f.allocator, p->scopes[i]));
   for (int i = 0; i < POOLS; i++)

@@ -178,7 +178,6 @@ LADE_TEST_P(SuspendedPool, IsBusy, SUPPORT_RUNTIMES, name) {
   scene s;
   void *block = NULL;
   uint64_t scope = 0;
-  bool equal = true;
   lade_device_checkpoint *before = NULL, *checkpoint = NULL;
   lade_device_restored *restored = NULL;
   if (!scene_open(&s, name, 0)) return;
@@ -196,7 +195,6 @@ LADE_TEST_P(SuspendedPool, IsBusy, SUPPORT_RUNTIMES, name) {
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_pool_begin(a, s.pool, &s.f.streams[0], 1));
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_scope_begin_thread(a, s.pool, &scope));
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_pool_trim(a, s.pool, NULL, 0, NULL));
-  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_pool_live_equals(a, s.pool, NULL, 0, &equal));
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, suspend(&s, NULL));
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_allocator_destroy(a, false));
   LADE_EXPECT_OK(lade_device_pool_retain(a, s.pool));

@@ -126,7 +126,10 @@ LADE_TEST(DeviceUnlocked, CallbacksOfAPluggableBackend) {
   plugin.alloc = plugin_alloc;
   plugin.free = plugin_free;
   plugin.empty_cache = plugin_empty;
-  LADE_ASSERT_OK(lade_device_allocator_create_plugged(f.runtime, 0, NULL, &plugin, &f.allocator));
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.plugin = &plugin;
+  LADE_ASSERT_OK(lade_device_allocator_create(f.runtime, 0, &options, &f.allocator));
   char *a = device_fixture_alloc(&f, 100, 0);
   device_fixture_record(&f, a, 1);
   device_fixture_free(&f, a); /* the callback runs when a poll finds the other stream done */

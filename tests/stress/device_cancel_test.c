@@ -114,7 +114,9 @@ static bool scene_open(scene *s, backend which) {
   plugin.user = s->own.runtime;
   plugin.alloc = plugin_alloc;
   plugin.free = plugin_free;
-  LADE_EXPECT_OK(lade_device_allocator_create_plugged(s->own.runtime, 0, NULL, &plugin, &s->own.allocator));
+  lade_device_options_init(&options);
+  options.plugin = &plugin;
+  LADE_EXPECT_OK(lade_device_allocator_create(s->own.runtime, 0, &options, &s->own.allocator));
   return true;
 }
 

@@ -92,7 +92,8 @@ static void prepare(void *user) {
   plugin.user = own;
   plugin.alloc = source_alloc;
   plugin.free = source_free;
-  LADE_EXPECT_OK(lade_device_allocator_create_plugged(own->runtime, 0, &options, &plugin, &own->allocator));
+  options.plugin = &plugin;
+  LADE_EXPECT_OK(lade_device_allocator_create(own->runtime, 0, &options, &own->allocator));
   own->giving_back = own->refuse_free = own->nested = false;
   own->block = NULL;
   thread_index = -1;

@@ -332,12 +332,12 @@ static void op_uncached(bench *own, int thread) {
 }
 
 static void op_hold(bench *own, int thread) {
-  LADE_EXPECT_OK(lade_device_frees_hold(own->allocator));
+  LADE_EXPECT_OK(lade_device_frees_hold(own->allocator, true));
   own->held++;
   op_free(own, thread);
   LADE_EXPECT_OK(lade_device_empty_cache(own->allocator));
   own->held--;
-  LADE_EXPECT_OK(lade_device_frees_resume(own->allocator));
+  LADE_EXPECT_OK(lade_device_frees_hold(own->allocator, false));
 }
 
 /* The pool is in its saved state always, so what a set frees and makes is the same block. */

@@ -346,8 +346,8 @@ static void block_calls(objects *o) {
   CALL(lade_device_empty_cache(o->allocator));
   CALL(lade_device_stream_retire(o->allocator, o->stream));
   CALL(lade_device_set_caching(o->allocator, false));
-  CALL(lade_device_frees_hold(o->allocator));
-  CALL(lade_device_frees_resume(o->allocator));
+  CALL(lade_device_frees_hold(o->allocator, true));
+  CALL(lade_device_frees_hold(o->allocator, false));
   CALL(lade_device_base_get(o->allocator, o->device, &block, &bytes));
   CALL(lade_device_memory_get(o->allocator, &bytes, &total));
   CALL(lade_device_find(o->allocator, o->device, &info));
@@ -369,7 +369,6 @@ static void block_calls(objects *o) {
 }
 
 static void pool_calls(objects *o) {
-  bool equal;
   uint64_t number;
   lade_device_pool_id id;
   lade_device_pool_info pool_info;
@@ -389,7 +388,6 @@ static void pool_calls(objects *o) {
   CALL(lade_device_pool_begin(o->allocator, o->pool_id, &o->stream, 1));
   CALL(lade_device_pool_end(o->allocator, o->pool_id));
   CALL(lade_device_pool_release(o->allocator, o->pool_id));
-  CALL(lade_device_pool_live_equals(o->allocator, o->pool_id, NULL, 0, &equal));
   CALL(lade_device_pool_stats_each(o->allocator, stat_visit, NULL));
   CALL(lade_device_checkpoint_get(o->allocator, o->pool_id, &checkpoint));
   CALL(lade_device_checkpoint_set(o->allocator, o->state, &restored));
@@ -399,7 +397,6 @@ static void pool_calls(objects *o) {
 static void look_calls(objects *o) {
   bool enabled;
   size_t bytes;
-  double fraction;
   char text[100];
   lade_device_stats stats;
   lade_device_usage usage;
@@ -413,7 +410,6 @@ static void look_calls(objects *o) {
   CALL(lade_device_stats_reset(o->allocator, LADE_STATS_RESET_PEAKS));
   CALL(lade_device_stats_reset(o->allocator, LADE_STATS_RESET_SUMS));
   CALL(lade_device_set_memory_fraction(o->allocator, 0.5));
-  CALL_ANY(lade_device_get_memory_fraction(o->allocator, &fraction));
   CALL_ANY(lade_device_settings_get(o->allocator, &settings));
   CALL_ANY(lade_device_settings_write(o->allocator, text, sizeof text, &bytes));
   CALL(lade_device_configure(o->allocator, &settings));

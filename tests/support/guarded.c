@@ -9,6 +9,7 @@
 
 #include <sys/mman.h>
 
+#include "device/native/native.h"
 #include "runtime/ops.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/pattern.h"
@@ -90,7 +91,7 @@ void support_guarded_device_begin(support_guarded_device *guarded, lade_runtime 
   provider.user = guarded;
   provider.alloc = block_alloc;
   provider.free = block_free;
-  LADE_EXPECT_OK(lade_device_provider_set(allocator, &provider));
+  LADE_EXPECT_OK(ladei_device_native_provider_set(allocator, &provider)); /* nothing was asked for yet */
   LADE_EXPECT_OK(lade_device_set_caching(allocator, false));
 }
 

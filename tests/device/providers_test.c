@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plug-ins from a shared library: hazards of plug-ins in the reference (HZ1, HZ16, HZ17), acceptance check 8. */
-#include <dlfcn.h>
+/* Plug-ins and providers: hazards of plug-ins in the reference (HZ1, HZ16, HZ17), acceptance check 8. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -9,92 +8,117 @@
 #include "lade/device.h"
 #include "lade/soft.h"
 #include "tests/device/fixture.h"
-#include "tests/device/plugin_under_test.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/listener.h"
 
-#define LIBRARY "tests/device/libplugin_under_test.so"
+enum { PLUGIN_MOST = 64 << 20 }; /* it refuses more */
 
-static bool plugin_open(lade_device_plugin *plugin, const plugin_under_test_calls **out_calls) {
-  LADE_EXPECT_OK(lade_device_plugin_load(LIBRARY, "plugin_alloc", "plugin_free", plugin));
-  if (lade_test_has_failed()) return false;
-  void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_NOLOAD);
-  LADE_EXPECT(library != NULL);
-  if (library == NULL) return false;
-  *out_calls = dlsym(library, "plugin_calls");
-  (void)dlclose(library);
-  return *out_calls != NULL;
+typedef struct plugin_call {
+  void *pointer;
+  size_t size;
+  int device;
+  void *stream;
+} plugin_call;
+
+typedef struct plugin_calls {
+  uintptr_t next; /* address */
+  int allocs;
+  int frees;
+  plugin_call alloc; /* the last ones */
+  plugin_call free;
+} plugin_calls;
+
+static lade_status own_alloc(void *user, size_t bytes, int device, lade_stream stream, void **out) {
+  plugin_calls *calls = user;
+  if (bytes > PLUGIN_MOST) return LADE_ERR_OUT_OF_DEVICE_MEMORY;
+  *out = (void *)calls->next;
+  calls->next += (bytes + 511) / 512 * 512;
+  calls->allocs++;
+  calls->alloc = (plugin_call){*out, bytes, device, stream};
+  return LADE_OK;
 }
 
-static void call_expect(const plugin_under_test_call *call, const void *pointer, size_t size, lade_stream stream) {
+static lade_status own_free(void *user, void *pointer, size_t bytes, int device, lade_stream stream) {
+  plugin_calls *calls = user;
+  calls->frees++;
+  calls->free = (plugin_call){pointer, bytes, device, stream};
+  return LADE_OK;
+}
+
+static lade_device_plugin plugin_for(plugin_calls *calls) {
+  lade_device_plugin plugin;
+  lade_device_plugin_init(&plugin);
+  *calls = (plugin_calls){.next = (uintptr_t)1 << 52}; /* where no software device has its addresses */
+  plugin.user = calls;
+  plugin.alloc = own_alloc;
+  plugin.free = own_free;
+  return plugin;
+}
+
+static bool open_provided(device_fixture *f, const lade_device_plugin *provider) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.provider = provider;
+  return device_fixture_open(f, "sim", GIB, &options);
+}
+
+static void call_expect(const plugin_call *call, const void *pointer, size_t size, lade_stream stream) {
   LADE_EXPECT_EQ_PTR(call->pointer, pointer);
   LADE_EXPECT_EQ_UINT((uint64_t)call->size, size);
   LADE_EXPECT_EQ_INT(call->device, 0);
   LADE_EXPECT_EQ_PTR(call->stream, stream);
 }
 
-LADE_TEST(DevicePluginLibrary, BothSymbolsMustBeThere) {
-  lade_device_plugin plugin;
-  lade_device_plugin_init(&plugin);
-  LADE_EXPECT_STATUS(LADE_ERR_IO, lade_device_plugin_load("/nowhere/lib.so", "plugin_alloc", "plugin_free", &plugin));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_plugin_load(LIBRARY, "plugin_alloc", "no_free", &plugin));
-  LADE_EXPECT(strstr(lade_last_error()->text, "free_symbol") != NULL);
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_plugin_load(LIBRARY, "no_alloc", "plugin_free", &plugin));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_plugin_load(LIBRARY, NULL, "plugin_free", &plugin));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_plugin_load(LIBRARY, "plugin_alloc", "plugin_free", NULL));
-  LADE_EXPECT(plugin.alloc == NULL && plugin.user == NULL); /* untouched */
-  lade_device_plugin_unload(&plugin);
-  lade_device_plugin_unload(NULL);
-}
-
-/* The documented signature of the release lacks the device: called by it, the library would get the device as its stream. */
+/* The documented signature of the reference's release lacks the device: called by it, the callback would get the device as its stream. */
 LADE_TEST(inspect_hazard_HZ01, TheReleaseGetsPointerSizeDeviceAndStream) {
-  lade_device_plugin plugin;
-  const plugin_under_test_calls *calls;
+  plugin_calls calls;
+  lade_device_plugin plugin = plugin_for(&calls);
+  lade_device_options options;
   device_fixture f;
-  if (!plugin_open(&plugin, &calls)) return;
-  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
-  LADE_EXPECT_OK(lade_device_allocator_destroy(f.allocator, true));
-  LADE_EXPECT_OK(lade_device_allocator_create_plugged(f.runtime, 0, NULL, &plugin, &f.allocator));
+  lade_device_options_init(&options);
+  options.plugin = &plugin;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
   void *block = NULL; /* each block is passed on */
   LADE_EXPECT_OK(lade_device_alloc(f.allocator, 1000, f.streams[2], &block));
-  call_expect(&calls->alloc, block, 1000, f.streams[2]);
+  call_expect(&calls.alloc, block, 1000, f.streams[2]);
   LADE_EXPECT_OK(lade_device_free(f.allocator, block));
-  call_expect(&calls->free, block, 1000, f.streams[2]);
+  call_expect(&calls.free, block, 1000, f.streams[2]);
   device_fixture_close(&f);
-  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
-  LADE_EXPECT_OK(lade_device_provider_set(f.allocator, &plugin)); /* segments are */
+  if (!open_provided(&f, &plugin)) return; /* segments are */
   char *piece = device_fixture_alloc(&f, 1000, 3);
-  call_expect(&calls->alloc, piece, 2 * MIB, f.streams[3]);
+  call_expect(&calls.alloc, piece, 2 * MIB, f.streams[3]);
   device_fixture_free(&f, piece);
   device_fixture_empty_cache(&f);
-  call_expect(&calls->free, piece, 2 * MIB, f.streams[3]);
+  call_expect(&calls.free, piece, 2 * MIB, f.streams[3]);
   device_fixture_close(&f);
-  lade_device_plugin_unload(&plugin);
-  LADE_EXPECT(plugin.alloc == NULL);
 }
 
-/* Acceptance check 8. */
-LADE_TEST(inspect_check_08, InstallingAPlugInAfterTheFirstUseFails) {
-  lade_device_plugin plugin, missing;
-  const plugin_under_test_calls *calls;
+/* Acceptance check 8: a provider comes with the allocator, so that none can come after its first use. */
+LADE_TEST(inspect_check_08, AProviderIsSetAtTheCreationAlone) {
+  plugin_calls calls;
+  lade_device_plugin plugin = plugin_for(&calls), missing;
+  lade_device_allocator *none = NULL;
+  lade_device_options options;
   device_fixture f;
-  if (!plugin_open(&plugin, &calls) || !device_fixture_open(&f, "sim", GIB, NULL)) return;
-  lade_device_plugin_init(&missing);
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_provider_set(f.allocator, &missing));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_provider_set(f.allocator, NULL));
-  LADE_EXPECT_OK(lade_device_provider_set(f.allocator, &plugin));
-  LADE_EXPECT_OK(lade_device_provider_set(f.allocator, &plugin)); /* not used yet */
-  void *none = NULL;
-  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 65 * MIB, f.streams[0], &none));
-  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_provider_set(f.allocator, &plugin)); /* asked for, and refused */
-  device_fixture_close(&f);
-  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  if (!open_provided(&f, &plugin)) return;
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY,
+                     lade_device_alloc(f.allocator, 65 * MIB, f.streams[0], &(void *){NULL}));
+  lade_device_options_init(&options);
+  LADE_EXPECT_OK(lade_device_configure(f.allocator, &options)); /* takes none away */
   device_fixture_free(&f, device_fixture_alloc(&f, 1000, 0));
-  device_fixture_empty_cache(&f);
-  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_provider_set(f.allocator, &plugin));
+  LADE_EXPECT_EQ_INT(calls.allocs, 1);
+  LADE_EXPECT_OK(lade_device_settings_get(f.allocator, &options));
+  LADE_EXPECT_EQ_PTR(options.provider, NULL);
+  lade_device_options_init(&options);
+  lade_device_plugin_init(&missing);
+  options.provider = &missing;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_allocator_create(f.runtime, 0, &options, &none));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "provider.alloc");
+  options.provider = &plugin;
+  options.flags = LADE_DEVICE_UNCACHED;
+  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_allocator_create(f.runtime, 0, &options, &none));
+  LADE_EXPECT_EQ_PTR(none, NULL);
   device_fixture_close(&f);
-  lade_device_plugin_unload(&plugin);
 }
 
 /* In the reference statistics, history, snapshots, pools and checkpoints are gone with a plugged-in allocator. */
@@ -120,19 +144,17 @@ static void introspection_expect(device_fixture *f, size_t reserved) {
 }
 
 LADE_TEST(inspect_hazard_HZ17, StatisticsHistoryAndSnapshotsWorkAboveAPlugin) {
-  lade_device_plugin plugin;
-  const plugin_under_test_calls *calls;
+  plugin_calls calls;
+  lade_device_plugin plugin = plugin_for(&calls);
   device_fixture f;
-  if (!plugin_open(&plugin, &calls) || !device_fixture_open(&f, "sim", GIB, NULL)) return;
-  LADE_EXPECT_OK(lade_device_provider_set(f.allocator, &plugin));
+  if (!open_provided(&f, &plugin)) return;
   introspection_expect(&f, 2 * MIB);
   device_fixture_empty_cache(&f);
   LADE_EXPECT_OK(lade_device_set_caching(f.allocator, false)); /* each block is passed on, as in the reference */
-  int before = calls->frees;
+  int before = calls.frees;
   introspection_expect(&f, 1024);
-  LADE_EXPECT_EQ_INT(calls->frees, before + 1);
+  LADE_EXPECT_EQ_INT(calls.frees, before + 1);
   device_fixture_close(&f);
-  lade_device_plugin_unload(&plugin);
 }
 
 /* ---- Trackers ---------------------------------------------------------------------------------------------------- */
