@@ -46,7 +46,7 @@ static _Noreturn void fail(const char *call, const char *reason) {
 /* Of both functions. Each key {rows, tokens of a row} is warmed up once, and recorded once. */
 static lade_status body(lade_graph_context *context, void *user) {
   const model *m = user;
-  const uint64_t *key = lade_graph_context_key(context, &(size_t){0});
+  const uint64_t *key = context->key;
   lade_graph_value in[INPUTS];
   void *scores, *out;
   for (size_t i = 0; i < INPUTS; i++) TRY(lade_graph_input_get(context, i, &in[i]));
@@ -54,7 +54,7 @@ static lade_status body(lade_graph_context *context, void *user) {
   TRY(lade_graph_alloc(context, key[0] * 8, &out));
   decode_work work = {in[STATE].address, in[TABLE].address, in[CACHE].address, scores,           out,
                       (uint32_t)key[0],  (uint32_t)key[1],  DECODE_CONTEXT,    DECODE_VOCABULARY};
-  TRY(decode_kernels_queue(&m->kernels, lade_graph_context_stream(context), &work));
+  TRY(decode_kernels_queue(&m->kernels, context->stream, &work));
   TRY(lade_graph_free(context, scores));
   return lade_graph_output_memory(context, 0, out, key[0] * 8);
 }

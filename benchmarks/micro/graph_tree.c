@@ -126,8 +126,7 @@ static lade_status body(lade_graph_context *context, void *user) {
   for (size_t i = 0; i < OUTPUTS; i++) {
     void *block = NULL;
     lade_status status = lade_graph_alloc(context, BYTES, &block);
-    if (status == LADE_OK)
-      status = lade_fill_async(r->runtime, block, (unsigned char)i, BYTES, lade_graph_context_stream(context));
+    if (status == LADE_OK) status = lade_fill_async(r->runtime, block, (unsigned char)i, BYTES, context->stream);
     if (status == LADE_OK) status = lade_graph_output_memory(context, i, block, BYTES);
     if (status != LADE_OK) return status;
   }

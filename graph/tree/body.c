@@ -23,9 +23,15 @@
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
 
-lade_status ladei_tree_context_open(lade_graph_context *context, ladei_tree_run *run, lade_graph_stage stage,
+lade_status ladei_tree_context_open(ladei_tree_context *context, ladei_tree_run *run, lade_graph_stage stage,
                                     lade_stream stream) {
-  *context = (lade_graph_context){.run = run, .stage = stage, .stream = stream};
+  const ladei_tree_instance *instance = run->call.instance;
+  *context = (ladei_tree_context){.shown = {.struct_size = sizeof context->shown,
+                                            .stage = stage,
+                                            .stream = stream,
+                                            .key = instance->key_count == 0 ? NULL : instance->key,
+                                            .key_count = instance->key_count},
+                                  .run = run};
   memset(run->tree->outs, 0, run->function->output_count * sizeof *run->tree->outs);
   context->inputs = calloc(run->call.count + 1, sizeof *context->inputs);
   context->input_count = context->inputs == NULL ? 0 : run->call.count;
@@ -36,7 +42,7 @@ lade_status ladei_tree_context_open(lade_graph_context *context, ladei_tree_run 
   return LADE_OK;
 }
 
-void ladei_tree_context_close(lade_graph_context *context) {
+void ladei_tree_context_close(ladei_tree_context *context) {
   free(context->locals);
   free(context->table);
   free(context->inputs);
@@ -47,12 +53,12 @@ void ladei_tree_context_close(lade_graph_context *context) {
 
 /* ---- Locals ------------------------------------------------------------------------------------------------------ */
 
-static size_t table_place(const lade_graph_context *context, uint64_t address) {
+static size_t table_place(const ladei_tree_context *context, uint64_t address) {
   return (size_t)((address >> 4) * 0x9e3779b97f4a7c15u >> 32) & (context->table_count - 1);
 }
 
 /* Replaces a freed local of the address, which no search needs: so an address that is reused often has one entry. */
-static void table_put(lade_graph_context *context, uint32_t local) {
+static void table_put(ladei_tree_context *context, uint32_t local) {
   uint64_t address = context->locals[local].address;
   size_t place = table_place(context, address);
   for (; context->table[place] != 0; place = (place + 1) & (context->table_count - 1)) {
@@ -63,7 +69,7 @@ static void table_put(lade_graph_context *context, uint32_t local) {
 }
 
 /* The local not freed that begins at the address. */
-static ladei_tree_local *local_find(const lade_graph_context *context, uint64_t address) {
+static ladei_tree_local *local_find(const ladei_tree_context *context, uint64_t address) {
   if (context->table_count == 0) return NULL;
   for (size_t place = table_place(context, address); context->table[place] != 0;
        place = (place + 1) & (context->table_count - 1)) {
@@ -73,7 +79,7 @@ static ladei_tree_local *local_find(const lade_graph_context *context, uint64_t 
   return NULL;
 }
 
-static bool locals_reserve(lade_graph_context *context) {
+static bool locals_reserve(ladei_tree_context *context) {
   if (context->local_count < context->local_capacity) return true;
   size_t capacity = context->local_capacity * 2 + 32;
   ladei_tree_local *locals = realloc(context->locals, capacity * sizeof *locals);
@@ -91,7 +97,7 @@ static bool locals_reserve(lade_graph_context *context) {
   return true;
 }
 
-static bool ranges_reserve(lade_graph_context *context, size_t more) {
+static bool ranges_reserve(ladei_tree_context *context, size_t more) {
   if (context->range_count + more <= context->range_capacity) return true;
   size_t capacity = (context->range_count + more) * 2;
   lade_device_range *ranges = realloc(context->ranges, capacity * sizeof *ranges);
@@ -103,26 +109,26 @@ static bool ranges_reserve(lade_graph_context *context, size_t more) {
 
 static uint64_t block_bytes(uint64_t bytes) { return (bytes + 511) & ~(uint64_t)511; }
 
-static void alone_add(lade_graph_context *context, uint64_t address, uint64_t bytes) {
-  if (context->stage == LADE_GRAPH_STAGE_EAGER) return;
+static void alone_add(ladei_tree_context *context, uint64_t address, uint64_t bytes) {
+  if (context->shown.stage == LADE_GRAPH_STAGE_EAGER) return;
   assert(context->range_count < context->range_capacity);
   context->ranges[context->range_count++] = (lade_device_range){(void *)(uintptr_t)address, block_bytes(bytes)};
   context->alone_bytes += block_bytes(bytes);
   if (context->alone_bytes > context->alone_peak) context->alone_peak = context->alone_bytes;
 }
 
-static lade_device_allocator *memory_of(const lade_graph_context *context) {
+static lade_device_allocator *memory_of(const ladei_tree_context *context) {
   const lade_graph_tree *tree = context->run->tree;
-  return context->stage == LADE_GRAPH_STAGE_EAGER ? tree->outside : tree->allocator;
+  return context->shown.stage == LADE_GRAPH_STAGE_EAGER ? tree->outside : tree->allocator;
 }
 
 /* Notes a local as freed, also one that the body freed with lade_device_free(). */
-static void local_lose(lade_graph_context *context, ladei_tree_local *local) {
+static void local_lose(ladei_tree_context *context, ladei_tree_local *local) {
   local->freed = true;
-  context->alone_bytes -= context->stage == LADE_GRAPH_STAGE_EAGER ? 0 : block_bytes(local->bytes);
+  context->alone_bytes -= context->shown.stage == LADE_GRAPH_STAGE_EAGER ? 0 : block_bytes(local->bytes);
 }
 
-static void local_add(lade_graph_context *context, uint64_t address, uint64_t bytes, bool adopted) {
+static void local_add(ladei_tree_context *context, uint64_t address, uint64_t bytes, bool adopted) {
   ladei_tree_local *former = local_find(context, address);
   if (former != NULL) local_lose(context, former); /* the body has freed it: its block is handed out again */
   assert(context->local_count < context->local_capacity);
@@ -132,12 +138,12 @@ static void local_add(lade_graph_context *context, uint64_t address, uint64_t by
   alone_add(context, address, bytes);
 }
 
-static void local_free(lade_graph_context *context, ladei_tree_local *local) {
+static void local_free(ladei_tree_context *context, ladei_tree_local *local) {
   (void)ladei_device_free_kept(memory_of(context), (void *)(uintptr_t)local->address);
   local_lose(context, local);
 }
 
-void ladei_tree_context_free_locals(lade_graph_context *context) {
+void ladei_tree_context_free_locals(ladei_tree_context *context) {
   for (size_t i = 0; i < context->local_count; i++)
     if (!context->locals[i].freed) local_free(context, &context->locals[i]);
   for (size_t i = 0; i < context->input_count; i++) {
@@ -151,20 +157,22 @@ static lade_status no_memory(const char *call) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for one more block", call);
 }
 
-lade_status lade_graph_alloc(lade_graph_context *context, size_t bytes, void **out) {
+lade_status lade_graph_alloc(lade_graph_context *shown, size_t bytes, void **out) {
+  ladei_tree_context *context = (ladei_tree_context *)shown;
   if (context == NULL) return ladei_error_null(__func__, "context");
   if (out == NULL) return ladei_error_null(__func__, "out");
   if (bytes == 0) return ladei_error_argument(__func__, "bytes", "from 1 on", "0");
   if (!locals_reserve(context) || !ranges_reserve(context, 1)) return no_memory(__func__);
   void *address = NULL;
-  lade_status status = lade_device_alloc(memory_of(context), bytes, context->stream, &address);
+  lade_status status = lade_device_alloc(memory_of(context), bytes, context->shown.stream, &address);
   if (status != LADE_OK) return status;
   local_add(context, (uint64_t)(uintptr_t)address, bytes, false);
   *out = address;
   return LADE_OK;
 }
 
-lade_status lade_graph_free(lade_graph_context *context, void *address) {
+lade_status lade_graph_free(lade_graph_context *shown, void *address) {
+  ladei_tree_context *context = (ladei_tree_context *)shown;
   if (context == NULL) return ladei_error_null(__func__, "context");
   ladei_tree_local *local = local_find(context, (uint64_t)(uintptr_t)address);
   if (local == NULL || local->is_output || local->adopted)
@@ -175,27 +183,16 @@ lade_status lade_graph_free(lade_graph_context *context, void *address) {
   return LADE_OK;
 }
 
-/* ---- Questions --------------------------------------------------------------------------------------------------- */
-
-lade_graph_stage lade_graph_context_stage(const lade_graph_context *context) { return context->stage; }
-
-lade_stream lade_graph_context_stream(const lade_graph_context *context) { return context->stream; }
-
-const uint64_t *lade_graph_context_key(const lade_graph_context *context, size_t *out_count) {
-  const ladei_tree_instance *instance = context->run->call.instance;
-  if (out_count != NULL) *out_count = instance->key_count;
-  return instance->key_count == 0 ? NULL : instance->key;
-}
-
 /* ---- Inputs ------------------------------------------------------------------------------------------------------ */
 
-lade_status ladei_tree_context_inputs(lade_graph_context *context) {
+lade_status ladei_tree_context_inputs(ladei_tree_context *context) {
   const ladei_tree_run *run = context->run;
   if (!ranges_reserve(context, run->call.count)) return no_memory("lade_graph_tree_run");
   for (size_t i = 0; i < run->call.count; i++) {
     void *block = NULL;
     if (run->call.inputs[i].class != LADE_GRAPH_CLASS_COPIED) continue;
-    lade_status status = lade_device_alloc(run->tree->allocator, run->call.inputs[i].bytes, context->stream, &block);
+    lade_status status =
+        lade_device_alloc(run->tree->allocator, run->call.inputs[i].bytes, context->shown.stream, &block);
     if (status != LADE_OK) return ladei_error_prefix(status, "lade_graph_tree_run: memory for input %zu: ", i);
     context->inputs[i].address = context->inputs[i].block = (uint64_t)(uintptr_t)block;
     alone_add(context, context->inputs[i].block, run->call.inputs[i].bytes);
@@ -203,7 +200,7 @@ lade_status ladei_tree_context_inputs(lade_graph_context *context) {
   return LADE_OK;
 }
 
-static lade_status input_check(const lade_graph_context *context, const char *call, size_t index) {
+static lade_status input_check(const ladei_tree_context *context, const char *call, size_t index) {
   if (context == NULL) return ladei_error_null(call, "context");
   if (index >= context->run->call.count)
     return ladei_error_argument(call, "index", "one of an input", "%zu of %zu", index, context->run->call.count);
@@ -211,7 +208,8 @@ static lade_status input_check(const lade_graph_context *context, const char *ca
   return ladei_error_argument(call, "index", "an input that was not dropped", "%zu", index);
 }
 
-lade_status lade_graph_input_get(const lade_graph_context *context, size_t index, lade_graph_value *out) {
+lade_status lade_graph_input_get(const lade_graph_context *shown, size_t index, lade_graph_value *out) {
+  const ladei_tree_context *context = (const ladei_tree_context *)shown;
   lade_status status = input_check(context, __func__, index);
   if (status != LADE_OK) return status;
   if (out == NULL) return ladei_error_null(__func__, "out");
@@ -236,14 +234,14 @@ void ladei_tree_give_up(ladei_tree_run *run, size_t index, bool free_block) {
   storage->has_block = false;
 }
 
-static void input_give_up(lade_graph_context *context, size_t index) {
+static void input_give_up(ladei_tree_context *context, size_t index) {
   ladei_tree_body_input *own = &context->inputs[index];
   if (!context->run->call.inputs[index].taken || own->given_up) return;
   own->given_up = true;
   ladei_tree_give_up(context->run, index, true);
 }
 
-void ladei_tree_context_takes_return(lade_graph_context *context) {
+void ladei_tree_context_takes_return(ladei_tree_context *context) {
   ladei_tree_run *run = context->run;
   for (size_t i = 0; i < context->input_count; i++) {
     if (!context->inputs[i].given_up) continue;
@@ -255,7 +253,7 @@ void ladei_tree_context_takes_return(lade_graph_context *context) {
   }
 }
 
-static void input_block_free(lade_graph_context *context, size_t index) {
+static void input_block_free(ladei_tree_context *context, size_t index) {
   ladei_tree_body_input *own = &context->inputs[index];
   if (own->block == 0) return;
   ladei_tree_block_free(context->run->tree, own->block);
@@ -263,7 +261,8 @@ static void input_block_free(lade_graph_context *context, size_t index) {
   context->alone_bytes -= block_bytes(context->run->call.inputs[index].bytes);
 }
 
-lade_status lade_graph_input_drop(lade_graph_context *context, size_t index) {
+lade_status lade_graph_input_drop(lade_graph_context *shown, size_t index) {
+  ladei_tree_context *context = (ladei_tree_context *)shown;
   lade_status status = input_check(context, __func__, index);
   if (status != LADE_OK) return status;
   if (context->inputs[index].is_output)
@@ -271,7 +270,7 @@ lade_status lade_graph_input_drop(lade_graph_context *context, size_t index) {
   context->inputs[index].dropped = true;
   input_block_free(context, index);
   bool managed = context->run->call.inputs[index].class == LADE_GRAPH_CLASS_MANAGED;
-  if (managed || context->stage != LADE_GRAPH_STAGE_RECORD) input_give_up(context, index);
+  if (managed || context->shown.stage != LADE_GRAPH_STAGE_RECORD) input_give_up(context, index);
   return LADE_OK;
 }
 
@@ -292,13 +291,13 @@ static bool range_has(uint64_t begin, uint64_t length, uint64_t address, uint64_
   return address >= begin && address - begin < length && length - (address - begin) >= bytes;
 }
 
-static bool input_has(const lade_graph_context *context, size_t index, const ladei_tree_out *out) {
+static bool input_has(const ladei_tree_context *context, size_t index, const ladei_tree_out *out) {
   return !context->inputs[index].dropped &&
          range_has(context->inputs[index].address, context->run->call.inputs[index].bytes, out->address, out->bytes);
 }
 
 /* Sorts many inputs by address: the keys are all starts, then for each the farthest end of the inputs up to it. */
-static void inputs_order(lade_graph_context *context) {
+static void inputs_order(ladei_tree_context *context) {
   enum { FEW = 16 };
   size_t count = context->run->call.count;
   uint64_t reach = 0;
@@ -330,7 +329,7 @@ static size_t keys_before(const ladei_sort_key *keys, size_t count, uint64_t add
 
 /* The first input that contains all of an output; their number: none. Among many it searches from the last one that
  * begins at or before the output, down to where no input reaches the output's end. */
-static size_t input_find(lade_graph_context *context, const ladei_tree_out *out) {
+static size_t input_find(ladei_tree_context *context, const ladei_tree_out *out) {
   size_t count = context->run->call.count, found = count;
   inputs_order(context);
   const ladei_sort_key *keys = context->by_address;
@@ -345,7 +344,7 @@ static size_t input_find(lade_graph_context *context, const ladei_tree_out *out)
   return found;
 }
 
-static bool name_input(lade_graph_context *context, ladei_tree_out *out) {
+static bool name_input(ladei_tree_context *context, ladei_tree_out *out) {
   size_t index = input_find(context, out);
   if (index == context->run->call.count) return false;
   context->inputs[index].is_output = true;
@@ -356,7 +355,7 @@ static bool name_input(lade_graph_context *context, ladei_tree_out *out) {
 
 /* A local that begins before the address: that of the block that is handed out there. Without such a block (the body
  * has freed it by itself, or the allocator does not know it) all locals are searched. */
-static ladei_tree_local *local_around(const lade_graph_context *context, const ladei_tree_out *out) {
+static ladei_tree_local *local_around(const ladei_tree_context *context, const ladei_tree_out *out) {
   lade_device_range block;
   if (ladei_tree_block_at(memory_of(context), out->address, &block))
     return local_find(context, (uint64_t)(uintptr_t)block.address);
@@ -367,7 +366,7 @@ static ladei_tree_local *local_around(const lade_graph_context *context, const l
   return NULL;
 }
 
-static bool name_local(lade_graph_context *context, ladei_tree_out *out) {
+static bool name_local(ladei_tree_context *context, ladei_tree_out *out) {
   if (context->local_count == 0) return false;
   ladei_tree_local *found = local_find(context, out->address);
   if (found == NULL) found = local_around(context, out);
@@ -380,7 +379,7 @@ static bool name_local(lade_graph_context *context, ladei_tree_out *out) {
 
 /* Sorts the alive memories of a path with many outputs by address, each with its first row. Alive memories do not
  * overlap, and none becomes alive in a body. */
-static void older_order(lade_graph_context *context) {
+static void older_order(ladei_tree_context *context) {
   enum { FEW = 16 };
   const ladei_tree_path *path = &context->run->tree->core.path;
   if (context->older != NULL || path->row_count <= FEW) return;
@@ -402,7 +401,7 @@ static bool older_has(const ladei_tree_path *path, size_t row, const ladei_tree_
 }
 
 /* The first row whose memory contains all of an output; the number of rows: none. */
-static size_t older_find(lade_graph_context *context, const ladei_tree_out *out) {
+static size_t older_find(ladei_tree_context *context, const ladei_tree_out *out) {
   const ladei_tree_path *path = &context->run->tree->core.path;
   older_order(context);
   if (context->older == NULL) {
@@ -428,7 +427,7 @@ static ladei_tree_position row_position(const ladei_tree_path *path, size_t row)
   return (ladei_tree_position){(uint32_t)(low - 1), (uint32_t)(row - path->entries[low - 1].row)};
 }
 
-static bool name_older(lade_graph_context *context, ladei_tree_out *out) {
+static bool name_older(ladei_tree_context *context, ladei_tree_out *out) {
   const ladei_tree_path *path = &context->run->tree->core.path;
   size_t row = older_find(context, out);
   if (row == path->row_count) return false;
@@ -439,7 +438,7 @@ static bool name_older(lade_graph_context *context, ladei_tree_out *out) {
 }
 
 /* Whether the block belongs to a storage of the path. */
-static bool is_of_the_path(const lade_graph_context *context, uint64_t block) {
+static bool is_of_the_path(const ladei_tree_context *context, uint64_t block) {
   const ladei_tree_path *path = &context->run->tree->core.path;
   for (size_t i = 0; i < path->row_count; i++) {
     const ladei_tree_storage *storage = path->rows[i];
@@ -449,10 +448,10 @@ static bool is_of_the_path(const lade_graph_context *context, uint64_t block) {
 }
 
 /* Names an output in a block that lade_device_alloc() gave on the body's stream. */
-static lade_status name_adopted(lade_graph_context *context, ladei_tree_out *out, bool *out_named) {
+static lade_status name_adopted(ladei_tree_context *context, ladei_tree_out *out, bool *out_named) {
   lade_device_range block;
   *out_named = false;
-  if (context->stage == LADE_GRAPH_STAGE_EAGER) return LADE_OK;
+  if (context->shown.stage == LADE_GRAPH_STAGE_EAGER) return LADE_OK;
   if (!ladei_tree_pool_block(context->run->tree, out->address, &block)) return LADE_OK;
   uint64_t begin = (uint64_t)(uintptr_t)block.address;
   if (is_of_the_path(context, begin)) return LADE_OK; /* beyond the older output's end */
@@ -465,7 +464,7 @@ static lade_status name_adopted(lade_graph_context *context, ladei_tree_out *out
   return LADE_OK;
 }
 
-static lade_status name_outside(lade_graph_context *context, ladei_tree_out *out) {
+static lade_status name_outside(ladei_tree_context *context, ladei_tree_out *out) {
   const lade_graph_tree *tree = context->run->tree;
   ladei_pointer_attributes attributes;
   void *address = (void *)(uintptr_t)out->address;
@@ -489,7 +488,7 @@ static lade_status name_outside(lade_graph_context *context, ladei_tree_out *out
       device ? "free or not all of it" : "host memory or none");
 }
 
-static lade_status output_check(const lade_graph_context *context, const char *call, size_t index) {
+static lade_status output_check(const ladei_tree_context *context, const char *call, size_t index) {
   if (context == NULL) return ladei_error_null(call, "context");
   if (index >= context->run->function->output_count)
     return ladei_error_argument(call, "index", "one of an output", "%zu of %u", index,
@@ -498,7 +497,8 @@ static lade_status output_check(const lade_graph_context *context, const char *c
   return ladei_error_argument(call, "index", "an output that was not named yet", "%zu", index);
 }
 
-lade_status lade_graph_output_memory(lade_graph_context *context, size_t index, void *address, size_t bytes) {
+lade_status lade_graph_output_memory(lade_graph_context *shown, size_t index, void *address, size_t bytes) {
+  ladei_tree_context *context = (ladei_tree_context *)shown;
   lade_status status = output_check(context, __func__, index);
   if (status != LADE_OK) return status;
   if (address == NULL || bytes == 0 || bytes >= LADEI_SIZE_LIMIT)
@@ -514,7 +514,8 @@ lade_status lade_graph_output_memory(lade_graph_context *context, size_t index, 
   return LADE_OK;
 }
 
-lade_status lade_graph_output_integer(lade_graph_context *context, size_t index, uint64_t value) {
+lade_status lade_graph_output_integer(lade_graph_context *shown, size_t index, uint64_t value) {
+  ladei_tree_context *context = (ladei_tree_context *)shown;
   lade_status status = output_check(context, __func__, index);
   if (status != LADE_OK) return status;
   context->run->tree->outs[index] = (ladei_tree_out){.named = LADEI_TREE_NAMED_INTEGER, .address = value};
@@ -523,7 +524,7 @@ lade_status lade_graph_output_integer(lade_graph_context *context, size_t index,
 
 /* ---- The call ---------------------------------------------------------------------------------------------------- */
 
-static lade_status callback_failed(const lade_graph_context *context, const char *which, lade_status status) {
+static lade_status callback_failed(const ladei_tree_context *context, const char *which, lade_status status) {
   lade_error inner;
   ladei_error_save(&inner);
   return ladei_error(LADE_ERR_CALLBACK, 0,
@@ -532,13 +533,13 @@ static lade_status callback_failed(const lade_graph_context *context, const char
                      which, context->run->function->name, lade_status_name(status), inner.text);
 }
 
-static lade_status freed_wrongly(const lade_graph_context *context, uint64_t address) {
+static lade_status freed_wrongly(const ladei_tree_context *context, uint64_t address) {
   return ladei_error(LADE_ERR_CALLBACK, 0,
                      "lade_graph_tree_run: the body of function %s freed %p, which is not its own or an output",
                      context->run->function->name, (void *)(uintptr_t)address);
 }
 
-static lade_status outputs_check(const lade_graph_context *context) {
+static lade_status outputs_check(const ladei_tree_context *context) {
   const lade_graph_function *function = context->run->function;
   for (uint32_t i = 0; i < function->output_count; i++) {
     const ladei_tree_out *out = &context->run->tree->outs[i];
@@ -551,15 +552,16 @@ static lade_status outputs_check(const lade_graph_context *context) {
   return LADE_OK;
 }
 
-lade_status ladei_tree_context_call(lade_graph_context *context) {
+lade_status ladei_tree_context_call(ladei_tree_context *context) {
   lade_graph_tree *tree = context->run->tree;
   const lade_graph_function *function = context->run->function;
-  lade_status status = tree->before == NULL ? LADE_OK : tree->before(tree->hook_user, context->stage, context->stream);
+  lade_status status =
+      tree->before == NULL ? LADE_OK : tree->before(tree->hook_user, context->shown.stage, context->shown.stream);
   if (status != LADE_OK) return callback_failed(context, "the callback before the body", status);
-  status = function->body(context, function->user);
+  status = function->body(&context->shown, function->user);
   if (status != LADE_OK) status = callback_failed(context, "the body", status);
   if (tree->after != NULL) {
-    lade_status after = tree->after(tree->hook_user, context->stage, context->stream);
+    lade_status after = tree->after(tree->hook_user, context->shown.stage, context->shown.stream);
     if (status == LADE_OK && after != LADE_OK) status = callback_failed(context, "the callback behind the body", after);
   }
   if (status == LADE_OK) status = outputs_check(context);
@@ -578,7 +580,7 @@ static int address_compare(const void *a, const void *b) {
 
 /* Starts of the known blocks (B1), ascending. A storage in several rows is listed once; an address that is still listed
  * twice was freed by the body, and handed out to it again. */
-static size_t known_list(const lade_graph_context *context, uint64_t *list) {
+static size_t known_list(const ladei_tree_context *context, uint64_t *list) {
   const ladei_tree_path *path = &context->run->tree->core.path;
   size_t rows = 0, count = 0;
   for (size_t i = 0; i < path->row_count; i++)
@@ -600,7 +602,7 @@ typedef struct leftovers {
   size_t length, count;
 } leftovers;
 
-static void leftover_free(lade_graph_context *context, const lade_device_range *block, leftovers *l) {
+static void leftover_free(ladei_tree_context *context, const lade_device_range *block, leftovers *l) {
   if (l->length < sizeof l->text - 48)
     l->length += (size_t)snprintf(l->text + l->length, sizeof l->text - l->length, "%s%p (%zu bytes)",
                                   l->count == 0 ? "" : ", ", block->address, block->bytes);
@@ -609,7 +611,7 @@ static void leftover_free(lade_graph_context *context, const lade_device_range *
 }
 
 /* A block of an input's copy or of a storage is no longer handed out. */
-static lade_status block_gone(lade_graph_context *context, uint64_t address) {
+static lade_status block_gone(ladei_tree_context *context, uint64_t address) {
   for (size_t i = 0; i < context->run->call.count; i++)
     if (context->inputs[i].block == address) context->inputs[i].block = 0;
   ladei_tree_path *path = &context->run->tree->core.path;
@@ -620,7 +622,7 @@ static lade_status block_gone(lade_graph_context *context, uint64_t address) {
 }
 
 /* A local is no longer handed out: the body freed it by itself. */
-static lade_status local_gone(lade_graph_context *context, uint64_t address) {
+static lade_status local_gone(ladei_tree_context *context, uint64_t address) {
   ladei_tree_local *local = local_find(context, address);
   if (local != NULL && !local->is_output) {
     local_lose(context, local);
@@ -630,7 +632,7 @@ static lade_status local_gone(lade_graph_context *context, uint64_t address) {
   return block_gone(context, address);
 }
 
-lade_status ladei_tree_context_leftovers(lade_graph_context *context) {
+lade_status ladei_tree_context_leftovers(ladei_tree_context *context) {
   lade_graph_tree *tree = context->run->tree;
   uint64_t foreign = tree->foreign_segments;
   ladei_tree_blocks blocks = {0};
@@ -717,28 +719,28 @@ static void out_own(ladei_tree_run *run, uint32_t index, ladei_tree_owned *owned
   out_count(run, out, owned->storage);
 }
 
-static void out_input(lade_graph_context *context, uint32_t index) {
+static void out_input(ladei_tree_context *context, uint32_t index) {
   ladei_tree_run *run = context->run;
   ladei_tree_out *out = &run->tree->outs[index];
   const ladei_tree_input *input = &run->call.inputs[out->index];
   ladei_tree_body_input *own = &context->inputs[out->index];
   out->source = out->index;
-  if (context->stage == LADE_GRAPH_STAGE_RECORD && input->class == LADE_GRAPH_CLASS_COPIED) {
+  if (context->shown.stage == LADE_GRAPH_STAGE_RECORD && input->class == LADE_GRAPH_CLASS_COPIED) {
     out_own(run, index, &own->owned, own->block, input->bytes, false, LADE_GRAPH_OUTPUT_NEW);
   } else if (input->carried) {
     out_own(run, index, &own->owned, own->address, input->bytes, true, LADE_GRAPH_OUTPUT_INPUT);
     run->tree->carried_blocks[out->index] = NULL; /* it is the storage's */
   } else {
-    bool managed = input->class == LADE_GRAPH_CLASS_MANAGED && context->stage != LADE_GRAPH_STAGE_EAGER;
+    bool managed = input->class == LADE_GRAPH_CLASS_MANAGED && context->shown.stage != LADE_GRAPH_STAGE_EAGER;
     out->kind = managed ? LADE_GRAPH_OUTPUT_PRIOR : LADE_GRAPH_OUTPUT_INPUT;
     if (input->storage != NULL) out_count(run, out, input->storage);
   }
 }
 
-static void out_settle(lade_graph_context *context, uint32_t index) {
+static void out_settle(ladei_tree_context *context, uint32_t index) {
   ladei_tree_run *run = context->run;
   ladei_tree_out *out = &run->tree->outs[index];
-  bool eager = context->stage == LADE_GRAPH_STAGE_EAGER;
+  bool eager = context->shown.stage == LADE_GRAPH_STAGE_EAGER;
   out->source = LADEI_TREE_BY_POSITION;
   switch ((ladei_tree_named)out->named) {
   case LADEI_TREE_NAMED_LOCAL: {
@@ -754,7 +756,7 @@ static void out_settle(lade_graph_context *context, uint32_t index) {
   }
 }
 
-void ladei_tree_context_settle(lade_graph_context *context) {
+void ladei_tree_context_settle(ladei_tree_context *context) {
   ladei_tree_run *run = context->run;
   for (uint32_t i = 0; i < run->function->output_count; i++) out_settle(context, i);
   for (size_t i = 0; i < run->call.count; i++) {

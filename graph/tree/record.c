@@ -48,7 +48,7 @@ static void pool_return(ladei_tree_run *run) {
   ladei_tree_end_commit(run);
 }
 
-static void record_undo(ladei_tree_run *run, lade_graph_context *context, bool end_stands) {
+static void record_undo(ladei_tree_run *run, ladei_tree_context *context, bool end_stands) {
   lade_graph_tree *tree = run->tree;
   lade_error error;
   ladei_error_save(&error);
@@ -87,7 +87,7 @@ static void capture_abandon(lade_graph_tree *tree, ladei_tree_native *native) {
   }
 }
 
-static lade_status capture(ladei_tree_run *run, lade_graph_context *context, ladei_tree_native *native) {
+static lade_status capture(ladei_tree_run *run, ladei_tree_context *context, ladei_tree_native *native) {
   lade_graph_tree *tree = run->tree;
   const lade_runtime_ops *ops = ladei_tree_ops(tree);
   lade_status status = ladei_tree_context_inputs(context);
@@ -106,7 +106,7 @@ static lade_status capture(ladei_tree_run *run, lade_graph_context *context, lad
   return status;
 }
 
-static lade_status record_body(ladei_tree_run *run, lade_graph_context *context, ladei_tree_native *native) {
+static lade_status record_body(ladei_tree_run *run, ladei_tree_context *context, ladei_tree_native *native) {
   ladei_tree_routes routes;
   lade_status status = ladei_tree_routes_begin(run->tree, true, &routes);
   if (status != LADE_OK) return status;
@@ -167,7 +167,7 @@ static uint32_t dead_list(const ladei_tree_path *path, const ladei_tree_position
   return dead;
 }
 
-static void node_inputs_fill(const ladei_tree_run *run, const lade_graph_context *context, ladei_tree_node *node) {
+static void node_inputs_fill(const ladei_tree_run *run, const ladei_tree_context *context, ladei_tree_node *node) {
   for (uint32_t i = 0; i < node->input_count; i++) {
     const ladei_tree_input *input = &run->call.inputs[i];
     bool copied = input->class == LADE_GRAPH_CLASS_COPIED;
@@ -185,7 +185,7 @@ static void node_outputs_fill(const ladei_tree_run *run, ladei_tree_node *node) 
 }
 
 /* `dead_before`: the positions of the parent's `after` that were dead before the body. */
-static ladei_tree_node *node_make(ladei_tree_run *run, const lade_graph_context *context, const liveness *live,
+static ladei_tree_node *node_make(ladei_tree_run *run, const ladei_tree_context *context, const liveness *live,
                                   const ladei_tree_positions *dead_before) {
   const ladei_tree_path *path = &run->tree->core.path;
   uint32_t outputs = run->function->output_count, own = 0;
@@ -244,7 +244,7 @@ static size_t ranges_merge(lade_device_range *ranges, size_t count) {
 }
 
 /* Ranges that the work may touch: those given to the body, or all of the pool if it also allocated by itself. */
-static bool node_ranges_take(ladei_tree_run *run, lade_graph_context *context, ladei_tree_node *node, bool exact) {
+static bool node_ranges_take(ladei_tree_run *run, ladei_tree_context *context, ladei_tree_node *node, bool exact) {
   const ladei_tree_segments *segments = &run->tree->segments;
   const lade_device_range *from = exact ? context->ranges : segments->list;
   size_t count = exact ? ranges_merge(context->ranges, context->range_count) : segments->count;
@@ -270,7 +270,7 @@ static lade_status no_memory(void) {
 }
 
 /* Builds a node of the captured graph, and gives it the graph. */
-static lade_status node_build(ladei_tree_run *run, lade_graph_context *context, ladei_tree_native *native,
+static lade_status node_build(ladei_tree_run *run, ladei_tree_context *context, ladei_tree_native *native,
                               uint64_t served, const liveness *live, const ladei_tree_positions *dead_before,
                               ladei_tree_node **out) {
   uint64_t driver_bytes = 0;
@@ -336,7 +336,7 @@ static void record_commit(ladei_tree_run *run, ladei_tree_node *node, ladei_tree
 
 static lade_status record_run(ladei_tree_run *run, ladei_tree_group *group) {
   lade_graph_tree *tree = run->tree;
-  lade_graph_context context;
+  ladei_tree_context context;
   ladei_tree_native *native = calloc(1, sizeof *native);
   ladei_tree_node *node = NULL;
   bool end_stands = false;

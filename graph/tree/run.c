@@ -339,7 +339,7 @@ static void eager_tell(const ladei_tree_run *run, uint32_t reason) {
 }
 
 lade_status ladei_tree_eager(ladei_tree_run *run, uint32_t reason) {
-  lade_graph_context context;
+  ladei_tree_context context;
   run->plan.did = LADE_GRAPH_DID_EAGER;
   run->plan.reason = run->reason = reason;
   lade_status status = path_end(run);
@@ -363,7 +363,7 @@ lade_status ladei_tree_eager(ladei_tree_run *run, uint32_t reason) {
 /* ---- Warm-ups ---------------------------------------------------------------------------------------------------- */
 
 /* Runs the body on the tree's stream, forked from the caller's and joined to it again. */
-static lade_status warmup_body(ladei_tree_run *run, lade_graph_context *context) {
+static lade_status warmup_body(ladei_tree_run *run, ladei_tree_context *context) {
   lade_graph_tree *tree = run->tree;
   ladei_tree_routes routes;
   lade_status status = ladei_tree_order_between(tree, &run->stream, &tree->stream);
@@ -389,7 +389,7 @@ static lade_status warmup_body(ladei_tree_run *run, lade_graph_context *context)
 }
 
 /* Keeps only the work of the body. Memory of the path that the body freed by itself is lost. */
-static void warmup_fail(ladei_tree_run *run, lade_graph_context *context) {
+static void warmup_fail(ladei_tree_run *run, ladei_tree_context *context) {
   lade_graph_tree *tree = run->tree;
   ladei_tree_path *path = &tree->core.path;
   ladei_tree_outs_drop(run);
@@ -404,7 +404,7 @@ static void warmup_fail(ladei_tree_run *run, lade_graph_context *context) {
 
 static lade_status warmup(ladei_tree_run *run) {
   lade_graph_tree *tree = run->tree;
-  lade_graph_context context;
+  ladei_tree_context context;
   lade_status status = path_end(run);
   if (status == LADE_OK && run->plan.restore) {
     status = ladei_tree_restore(run);

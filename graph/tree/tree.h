@@ -257,10 +257,9 @@ typedef struct ladei_tree_body_input {
   bool given_up; /* its take is done */
 } ladei_tree_body_input;
 
-struct lade_graph_context {
+typedef struct ladei_tree_context {
+  lade_graph_context shown; /* first: the body's calls come back with its address */
   ladei_tree_run *run;
-  lade_graph_stage stage;
-  lade_stream stream;
   ladei_tree_local *locals;
   size_t local_count, local_capacity;
   uint32_t *table; /* by address: index + 1 */
@@ -273,25 +272,25 @@ struct lade_graph_context {
   uint64_t alone_bytes, alone_peak;
   lade_device_range *ranges; /* of the pool: those handed out so far */
   size_t range_count, range_capacity;
-};
+} ladei_tree_context;
 
-lade_status ladei_tree_context_open(lade_graph_context *context, ladei_tree_run *run, lade_graph_stage stage,
+lade_status ladei_tree_context_open(ladei_tree_context *context, ladei_tree_run *run, lade_graph_stage stage,
                                     lade_stream stream);
-void ladei_tree_context_close(lade_graph_context *context);
+void ladei_tree_context_close(ladei_tree_context *context);
 /* Recordings: memory of the pool for the copied inputs. */
-lade_status ladei_tree_context_inputs(lade_graph_context *context);
+lade_status ladei_tree_context_inputs(ladei_tree_context *context);
 /* Hooks and body; LADE_ERR_CALLBACK also for outputs that were not named. */
-lade_status ladei_tree_context_call(lade_graph_context *context);
+lade_status ladei_tree_context_call(ladei_tree_context *context);
 /* Frees blocks in the pool that are not known (B1 in body.c); LADE_ERR_CALLBACK lists them. */
-lade_status ladei_tree_context_leftovers(lade_graph_context *context);
+lade_status ladei_tree_context_leftovers(ladei_tree_context *context);
 /* Gives outputs their kinds and counts, frees and gives up everything else. Cannot fail. */
-void ladei_tree_context_settle(lade_graph_context *context);
+void ladei_tree_context_settle(ladei_tree_context *context);
 /* Frees what the body has allocated and not freed. */
-void ladei_tree_context_free_locals(lade_graph_context *context);
+void ladei_tree_context_free_locals(ladei_tree_context *context);
 /* Drops the counts of outputs. */
 void ladei_tree_outs_drop(ladei_tree_run *run);
 /* Restores takes that were given up. */
-void ladei_tree_context_takes_return(lade_graph_context *context);
+void ladei_tree_context_takes_return(ladei_tree_context *context);
 void ladei_tree_give_up(ladei_tree_run *run, size_t input, bool free_block);
 
 /* ---- run.c, record.c --------------------------------------------------------------------------------------------- */

@@ -14,7 +14,7 @@
  *     void *out;
  *     if (lade_graph_input_get(context, 0, &in) != LADE_OK) return LADE_ERR_CALLBACK;
  *     if (lade_graph_alloc(context, in.bytes, &out) != LADE_OK) return LADE_ERR_CALLBACK;
- *     ... launch kernels that read in.address and write out, on lade_graph_context_stream(context) ...
+ *     ... launch kernels that read in.address and write out, on context->stream ...
  *     return lade_graph_output_memory(context, 0, out, in.bytes);
  *   }
  *
@@ -61,8 +61,6 @@ extern "C" {
 typedef struct lade_graph_tree lade_graph_tree;
 /** A function that is called through a tree. */
 typedef struct lade_graph_function lade_graph_function;
-/** One call of a body; valid until the body returns, in its thread. */
-typedef struct lade_graph_context lade_graph_context;
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
@@ -107,6 +105,18 @@ typedef enum lade_graph_stage {
   LADE_GRAPH_STAGE_RECORD = 1, /**< The work is captured. */
   LADE_GRAPH_STAGE_EAGER = 2   /**< The work runs at once, in memory outside the pool. */
 } lade_graph_stage;
+
+/** One call of a body, which reads it and gives it to the calls below; valid until the body returns, in its thread. Fields are
+ * appended only. */
+typedef struct lade_graph_context {
+  size_t struct_size;
+  lade_graph_stage stage; /**< The purpose of this call. */
+  uint32_t reserved;      /**< 0 */
+  /** That the work goes to. Streams that are forked from it are joined to it again before the body returns. */
+  lade_stream stream;
+  const uint64_t *key; /**< Of the call; NULL where the count is 0. */
+  uint64_t key_count;
+} lade_graph_context;
 
 /**
  * Called before and after each body, on its thread: for libraries that keep workspaces, which must not lie in the pool.
@@ -248,13 +258,6 @@ LADE_API lade_status lade_graph_tree_function_add(lade_graph_tree *tree, const l
 LADE_API lade_status lade_graph_tree_function_remove(lade_graph_tree *tree, lade_graph_function *function);
 
 /* ---- Within a body ----------------------------------------------------------------------------------------------- */
-
-/** The purpose of this call of the body. */
-LADE_API lade_graph_stage lade_graph_context_stage(const lade_graph_context *context);
-/** The stream that the work goes to. Streams that are forked from it are joined to it again before the body returns. */
-LADE_API lade_stream lade_graph_context_stream(const lade_graph_context *context);
-/** The call's key. Borrowed until the body returns; NULL where the count is 0. */
-LADE_API const uint64_t *lade_graph_context_key(const lade_graph_context *context, size_t *out_count);
 
 /**
  * Read an input: where the function finds its bytes now.

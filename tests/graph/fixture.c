@@ -28,7 +28,7 @@ static lade_status output_add(lade_graph_context *context, size_t *index, void *
 static lade_status script_step(graph_script *script, lade_graph_context *context, const graph_script_step *step,
                                char **locals, size_t *bytes, size_t *index) {
   graph_fixture *f = script->fixture;
-  lade_stream stream = lade_graph_context_stream(context);
+  lade_stream stream = context->stream;
   lade_graph_value in = {0};
   lade_status status = LADE_OK;
   switch (step->kind) {

@@ -14,7 +14,7 @@
 /* ---- Memory that a body frees by itself -------------------------------------------------------------------------- */
 
 static lade_status fill(graph_fixture *f, lade_graph_context *context, void *address, unsigned char byte) {
-  return lade_fill_async(f->runtime, address, byte, MIB, lade_graph_context_stream(context));
+  return lade_fill_async(f->runtime, address, byte, MIB, context->stream);
 }
 
 static lade_status frees_and_allocates(graph_fixture *f, lade_graph_context *context, uint64_t a) {
@@ -74,7 +74,7 @@ static lade_status frees_its_input(graph_fixture *f, lade_graph_context *context
   void *block = NULL;
   (void)a;
   LADE_EXPECT_OK(lade_graph_input_get(context, 0, &in));
-  bool wrong = lade_graph_context_stage(context) == LADE_GRAPH_STAGE_RECORD;
+  bool wrong = context->stage == LADE_GRAPH_STAGE_RECORD;
   if (wrong) LADE_EXPECT_OK(lade_device_free(f->allocator, in.address));
   LADE_EXPECT_OK(lade_graph_alloc(context, in.bytes, &block));
   if (wrong) LADE_EXPECT_EQ_PTR(in.address, block);
@@ -87,8 +87,7 @@ static lade_status frees_its_input_undropped(graph_fixture *f, lade_graph_contex
   void *block = NULL;
   (void)a;
   LADE_EXPECT_OK(lade_graph_input_get(context, 0, &in));
-  if (lade_graph_context_stage(context) == LADE_GRAPH_STAGE_RECORD)
-    LADE_EXPECT_OK(lade_device_free(f->allocator, in.address));
+  if (context->stage == LADE_GRAPH_STAGE_RECORD) LADE_EXPECT_OK(lade_device_free(f->allocator, in.address));
   LADE_EXPECT_OK(lade_graph_alloc(context, in.bytes, &block));
   return lade_graph_output_integer(context, 0, 1);
 }
@@ -548,7 +547,7 @@ static lade_status graph_launch_beside(void *self, ladei_graph_exec exec, const 
 
 static lade_status suspends(graph_fixture *f, lade_graph_context *context, uint64_t a) {
   (void)f, (void)a;
-  if (lade_graph_context_stage(context) == LADE_GRAPH_STAGE_WARMUP) suspend_beside();
+  if (context->stage == LADE_GRAPH_STAGE_WARMUP) suspend_beside();
   return LADE_OK;
 }
 

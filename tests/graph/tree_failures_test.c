@@ -46,7 +46,7 @@ typedef struct program {
 /* Output 0: byte 1. A block besides that is freed, and one that is left. */
 static lade_status maker_body(lade_graph_context *context, void *user) {
   const program *p = user;
-  lade_stream stream = lade_graph_context_stream(context);
+  lade_stream stream = context->stream;
   void *block = NULL, *scratch = NULL, *left = NULL;
   lade_status status = lade_graph_alloc(context, BYTES, &scratch);
   if (status == LADE_OK) status = lade_graph_alloc(context, BYTES, &block);
@@ -63,8 +63,7 @@ static lade_status copier_body(lade_graph_context *context, void *user) {
   void *block = NULL;
   lade_status status = lade_graph_input_get(context, 0, &in);
   if (status == LADE_OK) status = lade_graph_alloc(context, BYTES, &block);
-  if (status == LADE_OK)
-    status = lade_copy_async(p->runtime, block, in.address, BYTES, lade_graph_context_stream(context));
+  if (status == LADE_OK) status = lade_copy_async(p->runtime, block, in.address, BYTES, context->stream);
   if (status == LADE_OK) status = lade_graph_input_drop(context, 0);
   if (status == LADE_OK) status = lade_graph_output_memory(context, 0, block, BYTES);
   return status != LADE_OK ? status : lade_graph_output_integer(context, 1, 5);
@@ -75,7 +74,7 @@ static lade_status writer_body(lade_graph_context *context, void *user) {
   const program *p = user;
   lade_graph_value in;
   lade_status status = lade_graph_input_get(context, 0, &in);
-  if (status == LADE_OK) status = lade_fill_async(p->runtime, in.address, 1, BYTES, lade_graph_context_stream(context));
+  if (status == LADE_OK) status = lade_fill_async(p->runtime, in.address, 1, BYTES, context->stream);
   return status != LADE_OK ? status : lade_graph_output_memory(context, 0, in.address, BYTES);
 }
 
@@ -84,8 +83,8 @@ static lade_status passer_body(lade_graph_context *context, void *user) {
   const program *p = user;
   lade_graph_value in;
   void *block = NULL;
-  lade_stream stream = lade_graph_context_stream(context);
-  bool eager = lade_graph_context_stage(context) == LADE_GRAPH_STAGE_EAGER;
+  lade_stream stream = context->stream;
+  bool eager = context->stage == LADE_GRAPH_STAGE_EAGER;
   lade_status status = lade_graph_input_get(context, 0, &in);
   if (status == LADE_OK)
     status = eager ? lade_graph_alloc(context, BYTES, &block) : lade_device_alloc(p->allocator, BYTES, stream, &block);

@@ -83,7 +83,7 @@ static lade_status one_block(lade_graph_context *context, void *user) {
   const graph_fixture *f = user;
   void *block = NULL;
   lade_status status = lade_graph_alloc(context, BYTES, &block);
-  if (status == LADE_OK) status = lade_fill_async(f->runtime, block, 3, BYTES, lade_graph_context_stream(context));
+  if (status == LADE_OK) status = lade_fill_async(f->runtime, block, 3, BYTES, context->stream);
   for (size_t i = 0; i < COUNT && status == LADE_OK; i++) status = lade_graph_output_memory(context, i, block, BYTES);
   return status;
 }

@@ -412,7 +412,7 @@ LADE_TEST(GraphMisuse, BusyAndOthers) {
 static lade_status synchronises(graph_fixture *f, lade_graph_context *context, uint64_t a) {
   (void)a;
   ladei_stream stream; /* lade_stream_synchronize() refuses to break a capture */
-  LADE_EXPECT_OK(f->runtime->ops->stream_resolve(f->runtime->self, lade_graph_context_stream(context), &stream));
+  LADE_EXPECT_OK(f->runtime->ops->stream_resolve(f->runtime->self, context->stream, &stream));
   (void)f->runtime->ops->stream_synchronize(f->runtime->self, &stream);
   return LADE_OK;
 }
@@ -420,12 +420,12 @@ static lade_status synchronises(graph_fixture *f, lade_graph_context *context, u
 static lade_status forks(graph_fixture *f, lade_graph_context *context, uint64_t a) {
   lade_event event;
   (void)a;
-  if (lade_graph_context_stage(context) != LADE_GRAPH_STAGE_RECORD) return LADE_OK;
+  if (context->stage != LADE_GRAPH_STAGE_RECORD) return LADE_OK;
   void *block;
   LADE_EXPECT_OK(lade_graph_alloc(context, KIB, &block));
   LADE_EXPECT_OK(lade_event_create(f->runtime, 0, &event));
-  LADE_EXPECT_OK(lade_fill_async(f->runtime, block, 1, KIB, lade_graph_context_stream(context)));
-  LADE_EXPECT_OK(lade_event_record(f->runtime, event, lade_graph_context_stream(context)));
+  LADE_EXPECT_OK(lade_fill_async(f->runtime, block, 1, KIB, context->stream));
+  LADE_EXPECT_OK(lade_event_record(f->runtime, event, context->stream));
   LADE_EXPECT_OK(lade_stream_wait_event(f->runtime, f->streams[1], event));
   LADE_EXPECT_OK(lade_fill_async(f->runtime, block, 1, KIB, f->streams[1]));
   LADE_EXPECT_OK(lade_event_destroy(f->runtime, event));
@@ -435,7 +435,7 @@ static lade_status forks(graph_fixture *f, lade_graph_context *context, uint64_t
 static lade_status leaves_a_block(graph_fixture *f, lade_graph_context *context, uint64_t a) {
   void *block;
   (void)a;
-  return lade_device_alloc(f->allocator, 3 * KIB, lade_graph_context_stream(context), &block);
+  return lade_device_alloc(f->allocator, 3 * KIB, context->stream, &block);
 }
 
 static void *elsewhere;

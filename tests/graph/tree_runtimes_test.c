@@ -21,9 +21,9 @@ typedef struct program {
 static lade_status maker_body(lade_graph_context *context, void *user) {
   const program *p = user;
   void *scratch = NULL, *block = NULL;
-  size_t count = 0;
-  const uint64_t *key = lade_graph_context_key(context, &count);
-  lade_stream stream = lade_graph_context_stream(context);
+  if (context->key_count != 1) return LADE_ERR_CALLBACK;
+  const uint64_t *key = context->key;
+  lade_stream stream = context->stream;
   lade_status status = lade_graph_alloc(context, BYTES, &scratch);
   if (status == LADE_OK) status = lade_fill_async(p->runtime, scratch, (unsigned char)key[0], BYTES, stream);
   if (status == LADE_OK) status = lade_graph_alloc(context, BYTES, &block);
@@ -38,8 +38,7 @@ static lade_status copier_body(lade_graph_context *context, void *user) {
   void *block = NULL;
   lade_status status = lade_graph_input_get(context, 0, &in);
   if (status == LADE_OK) status = lade_graph_alloc(context, BYTES, &block);
-  if (status == LADE_OK)
-    status = lade_copy_async(p->runtime, block, in.address, BYTES, lade_graph_context_stream(context));
+  if (status == LADE_OK) status = lade_copy_async(p->runtime, block, in.address, BYTES, context->stream);
   if (status == LADE_OK) status = lade_graph_input_drop(context, 0);
   return status != LADE_OK ? status : lade_graph_output_memory(context, 0, block, BYTES);
 }

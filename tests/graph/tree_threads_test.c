@@ -34,11 +34,10 @@ typedef struct worker {
 static lade_status maker_body(lade_graph_context *context, void *user) {
   const shared *s = user;
   void *block = NULL;
-  size_t count = 0;
-  const uint64_t *key = lade_graph_context_key(context, &count);
+  if (context->key_count != 1) return LADE_ERR_CALLBACK;
+  const uint64_t *key = context->key;
   lade_status status = lade_graph_alloc(context, BYTES, &block);
-  if (status == LADE_OK)
-    status = lade_fill_async(s->runtime, block, (unsigned char)key[0], BYTES, lade_graph_context_stream(context));
+  if (status == LADE_OK) status = lade_fill_async(s->runtime, block, (unsigned char)key[0], BYTES, context->stream);
   return status != LADE_OK ? status : lade_graph_output_memory(context, 0, block, BYTES);
 }
 
@@ -48,8 +47,7 @@ static lade_status copier_body(lade_graph_context *context, void *user) {
   void *block = NULL;
   lade_status status = lade_graph_input_get(context, 0, &in);
   if (status == LADE_OK) status = lade_graph_alloc(context, BYTES, &block);
-  if (status == LADE_OK)
-    status = lade_copy_async(s->runtime, block, in.address, BYTES, lade_graph_context_stream(context));
+  if (status == LADE_OK) status = lade_copy_async(s->runtime, block, in.address, BYTES, context->stream);
   return status != LADE_OK ? status : lade_graph_output_memory(context, 0, block, BYTES);
 }
 
@@ -349,7 +347,7 @@ static lade_status calls_elsewhere(lade_graph_context *context, void *user) {
   expect_elsewhere(c, lade_graph_tree_function_add(tree, &options, &function));
   expect_elsewhere(c, lade_graph_tree_reserve(tree, BYTES));
   expect_elsewhere(c, lade_graph_tree_trim(tree, &bytes));
-  expect_elsewhere(c, lade_graph_tree_stream_retire(tree, lade_graph_context_stream(context)));
+  expect_elsewhere(c, lade_graph_tree_stream_retire(tree, context->stream));
   expect_elsewhere(c, lade_graph_tree_stats_get(tree, &stats));
   expect_elsewhere(c, lade_graph_tree_verify(tree));
   expect_elsewhere(c, lade_graph_tree_dump(tree, write_nothing, NULL));

@@ -40,8 +40,7 @@ static lade_status maker_body(lade_graph_context *context, void *user) {
   for (size_t i = 0; i < THREADS && status == LADE_OK; i++) {
     void *block = NULL;
     status = lade_graph_alloc(context, BYTES, &block);
-    if (status == LADE_OK)
-      status = lade_fill_async(b->runtime, block, (unsigned char)(i + 1), BYTES, lade_graph_context_stream(context));
+    if (status == LADE_OK) status = lade_fill_async(b->runtime, block, (unsigned char)(i + 1), BYTES, context->stream);
     if (status == LADE_OK) status = lade_graph_output_memory(context, i, block, BYTES);
   }
   return status;
@@ -53,8 +52,7 @@ static lade_status copier_body(lade_graph_context *context, void *user) {
   void *block = NULL;
   lade_status status = lade_graph_input_get(context, 0, &in);
   if (status == LADE_OK) status = lade_graph_alloc(context, BYTES, &block);
-  if (status == LADE_OK)
-    status = lade_copy_async(b->runtime, block, in.address, BYTES, lade_graph_context_stream(context));
+  if (status == LADE_OK) status = lade_copy_async(b->runtime, block, in.address, BYTES, context->stream);
   if (status == LADE_OK) status = lade_graph_input_drop(context, 0);
   return status == LADE_OK ? lade_graph_output_memory(context, 0, block, BYTES) : status;
 }

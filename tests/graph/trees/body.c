@@ -111,7 +111,7 @@ uint64_t trees_local_bytes(const trees_step *step, uint64_t key) {
 static uint64_t mutation_word(size_t input) { return (UINT64_C(1) << 32) + input; }
 
 static lade_status step_run(trees_call *call, lade_graph_context *context, const trees_step *step) {
-  lade_stream stream = lade_graph_context_stream(context);
+  lade_stream stream = context->stream;
   void **at = &call->locals[step->index];
   lade_status status;
   switch (step->kind) {
@@ -157,7 +157,7 @@ lade_status trees_body_run(lade_graph_context *context, void *user) {
   const trees_function *function = call->function;
   lade_status status = LADE_OK;
   call->begun = true;
-  call->stage = lade_graph_context_stage(context);
+  call->stage = context->stage;
   call->steps_done = 0;
   memset(call->dropped, 0, function->input_count * sizeof *call->dropped);
   for (size_t i = 0; i < function->input_count && status == LADE_OK; i++)
