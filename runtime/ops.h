@@ -258,6 +258,18 @@ typedef struct ladei_graph_memory {
 
 typedef void (*ladei_host_function)(void *user);
 
+/* Blocks of one size: block i goes from src + src_stride * src_ids[i] to dst + dst_stride * dst_ids[i]. */
+typedef struct ladei_copy_table {
+  void *dst;
+  const void *src;
+  size_t dst_stride, src_stride;
+  size_t dst_count, src_count;   /* how many blocks there are on each side; a block with a higher id is not copied */
+  const void *dst_ids, *src_ids; /* memory that the device reads, in stream order */
+  bool wide;                     /* ids have 64 bits, not 32 */
+  size_t bytes, count;           /* of a block; how many ids. Both less than 2^32 - 2^14 */
+} ladei_copy_table;
+
+struct lade_copy_piece; /* lade/copy.h */
 struct lade_soft_range; /* lade/soft.h */
 
 typedef struct lade_runtime_ops {
@@ -550,6 +562,27 @@ typedef struct lade_runtime_ops {
    * No other thread may add work to the graph meanwhile. */
   lade_status (*graph_node_dependencies)(void *self, ladei_graph_node node, ladei_graph_node *dependencies,
                                          size_t capacity, size_t *out_count);
+
+  /* ---- a kernel that copies pieces (optional group) -------------------------------------------------------------- */
+
+  /*
+   * Loads the kernel for a device, once. Harms no capture. "cuda" waits for all work of the device, and launches of other
+   * threads wait with it (driver 580, H200); the first load of a machine compiles for 0.1 to 0.3 s. LADE_ERR_UNSUPPORTED if
+   * the device or the driver cannot have it.
+   */
+  lade_status (*copy_kernel_load)(void *self, int device);
+  /*
+   * Copies pieces within memory that the stream's device reads and writes itself: its own, what it may access, and pinned memory by
+   * its device_alias. In no order; pieces that overlap others' destinations end with any bytes of both. `blocks`: of
+   * threads, each of which takes a part of a multiprocessor. Captured like other work. The lists are copied.
+   * LADE_ERR_UNSUPPORTED if the kernel is not loaded, on a stream of another context than the device's primary one, and for
+   * addresses that the kernel has no room for; nothing is queued then.
+   */
+  lade_status (*copy_kernel)(void *self, const struct lade_copy_piece *pieces, size_t count, unsigned blocks,
+                             const ladei_stream *stream);
+  /* The same for a table of blocks. The ids stay in place until the work has run. */
+  lade_status (*copy_kernel_table)(void *self, const ladei_copy_table *table, unsigned blocks,
+                                   const ladei_stream *stream);
 } lade_runtime_ops;
 
 /*
@@ -568,6 +601,16 @@ typedef struct ladei_link {
   _Atomic(uint32_t) copiers; /* pipelines that copy over it now: Note [Turns] in pipeline/core/core_pick.c */
 } ladei_link;
 
+/* A device's ways to copy pieces: runtime/copies/ways.c. */
+enum { LADEI_COPY_WAYS = 3 }; /* directions: to the device, from it, within it */
+enum { LADEI_COPY_UNKNOWN = 0, LADEI_COPY_READY = 1, LADEI_COPY_NONE = 2 };
+typedef struct ladei_copy_ways {
+  _Atomic(uint32_t) state;
+  _Atomic(uint32_t) blocks[LADEI_COPY_WAYS];      /* of threads */
+  _Atomic(uint32_t) engine_from[LADEI_COPY_WAYS]; /* bytes */
+  _Atomic(uint64_t) kernel_pieces, kernel_bytes, engine_pieces, engine_bytes, merged_pieces;
+} ladei_copy_ways;
+
 /* A runtime, as the library's code uses it. */
 struct lade_runtime {
   const lade_runtime_ops *ops;
@@ -576,6 +619,8 @@ struct lade_runtime {
   _Atomic(uint64_t) users;                  /* pools, pipelines, ... alive on it; close refuses while not 0 */
   ladei_process owner;                      /* process that opened it; others get LADE_ERR_FORKED */
   ladei_link links[LADEI_RUNTIME_LINKS][2]; /* to a device, and from it */
+  ladei_copy_ways copies[LADEI_RUNTIME_LINKS];
+  _Atomic(void *) copy_memory; /* kept by runtime/copies/plan.c, freed by close */
 };
 
 /* Counts an object that lives on the runtime. Acquire fails with LADE_ERR_FORKED in a forked child. */

@@ -95,7 +95,10 @@
   X(graph_memory_get, GRAPHS) \
   X(graph_memory_trim, GRAPHS) \
   X(capture_frontier, CAPTURE_ORDER) \
-  X(graph_node_dependencies, CAPTURE_ORDER)
+  X(graph_node_dependencies, CAPTURE_ORDER) \
+  X(copy_kernel_load, COPY_KERNEL) \
+  X(copy_kernel, COPY_KERNEL) \
+  X(copy_kernel_table, COPY_KERNEL)
 /* clang-format on */
 
 #endif /* LADE_RUNTIME_OPS_LIST_H */

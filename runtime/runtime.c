@@ -40,6 +40,7 @@ typedef enum op_group {
   GROUP_VIRTUAL_TIME,
   GROUP_KERNELS,
   GROUP_CAPTURE_ORDER,
+  GROUP_COPY_KERNEL,
   GROUP_COUNT
 } op_group;
 
@@ -123,6 +124,7 @@ lade_status lade_runtime_close(lade_runtime *runtime) {
   status = runtime->ops->close(runtime->self);
   if (status == LADE_OK) {
     ladei_process_release(&runtime->owner);
+    free(atomic_load(&runtime->copy_memory));
     ladei_last_stream_forget(); /* another thread may open one at this address once it is free */
     free(runtime);
   }

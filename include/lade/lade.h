@@ -18,6 +18,7 @@
 #define LADE_LADE_H
 
 #include "lade/config.h"
+#include "lade/copy.h"
 #include "lade/device.h"
 #include "lade/graph.h"
 #include "lade/group.h"

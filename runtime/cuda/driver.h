@@ -27,9 +27,16 @@
 #include "runtime/cuda/entry_points.h"
 #include "runtime/ops.h"
 
+/* copy_kernel_ops.c: the kernels of a device. */
+typedef struct cuda_copy_kernels {
+  CUmodule module;
+  CUfunction list, short_list, table, short_table;
+} cuda_copy_kernels;
+
 typedef struct cuda_device {
   CUdevice native;
   _Atomic(CUcontext) context; /* its primary context, retained once by this runtime; NULL until first wanted */
+  _Atomic(cuda_copy_kernels *) copy_kernels; /* owned; NULL until loaded */
 } cuda_device;
 
 /* stream_identity.c: the ids of streams, by handle. */
@@ -94,6 +101,8 @@ bool ladei_cuda_bytes_check(cuda_call *call, size_t bytes);
 int ladei_cuda_device_ordinal(const cuda_runtime *runtime, CUdevice native);
 /* Ordinal of the device whose primary context this is, if this runtime retains it; otherwise -1. */
 int ladei_cuda_context_device(cuda_runtime *runtime, CUcontext context);
+/* Before the contexts are released. */
+void ladei_cuda_copy_kernels_unload(cuda_runtime *runtime);
 /* Releases every retained context. */
 void ladei_cuda_release_contexts(cuda_runtime *runtime);
 
@@ -128,6 +137,7 @@ void ladei_cuda_fill_pool_ops(lade_runtime_ops *ops);
 void ladei_cuda_fill_stream_ops(lade_runtime_ops *ops);
 void ladei_cuda_fill_event_ops(lade_runtime_ops *ops);
 void ladei_cuda_fill_copy_ops(lade_runtime_ops *ops);
+void ladei_cuda_fill_copy_kernel_ops(lade_runtime_ops *ops);
 void ladei_cuda_fill_graph_ops(lade_runtime_ops *ops);
 void ladei_cuda_fill_peer_ops(lade_runtime_ops *ops);
 

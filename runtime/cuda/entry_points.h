@@ -109,6 +109,10 @@
   X(OPTIONAL, memcpy_batch_13, cuMemcpyBatchAsync, 13000) \
   X(REQUIRED, memset_d8_async, cuMemsetD8Async, 3020) \
   X(REQUIRED, launch_host_func, cuLaunchHostFunc, 10000) \
+  X(REQUIRED, module_load_data, cuModuleLoadData, 2000) \
+  X(REQUIRED, module_unload, cuModuleUnload, 2000) \
+  X(REQUIRED, module_get_function, cuModuleGetFunction, 2000) \
+  X(REQUIRED, launch_kernel, cuLaunchKernel, 4000) \
   X(REQUIRED, graph_instantiate, cuGraphInstantiateWithFlags, 11040) \
   X(REQUIRED, graph_instantiate_with, cuGraphInstantiateWithParams, 12000) \
   X(REQUIRED, graph_exec_update, cuGraphExecUpdate, 12000) \

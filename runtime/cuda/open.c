@@ -96,6 +96,7 @@ static lade_status driver_init(const cuda_api *api, int *out_version, int *out_d
 
 static lade_status runtime_close(void *self) {
   cuda_runtime *runtime = self;
+  ladei_cuda_copy_kernels_unload(runtime);
   if (atomic_load(&runtime->lost_code) != CUDA_ERROR_DEINITIALIZED) ladei_cuda_release_contexts(runtime);
   ladei_cuda_free_texts(runtime);
   ladei_cuda_streams_destroy(&runtime->streams);
@@ -125,6 +126,7 @@ static void table_fill(lade_runtime_ops *ops) {
   ladei_cuda_fill_stream_ops(ops);
   ladei_cuda_fill_event_ops(ops);
   ladei_cuda_fill_copy_ops(ops);
+  ladei_cuda_fill_copy_kernel_ops(ops);
   ladei_cuda_fill_graph_ops(ops);
   ladei_cuda_fill_peer_ops(ops);
 }

@@ -102,8 +102,6 @@ enum {
   X(cuMemHostGetFlags, 2030, LOOP_CALL) \
   X(cuMemsetD32Async, 3020, LOOP_CALL) \
   X(cuMemsetD8, 3020, LOOP_CALL) \
-  X(cuModuleLoadData, 2000, LOOP_CALL) \
-  X(cuModuleUnload, 2000, LOOP_SAFE_MODE) \
   X(cuPointerGetAttribute, 4000, LOOP_CALL) \
   X(cuPointerSetAttribute, 6000, LOOP_CALL) \
   X(cuStreamBatchMemOp, 11070, LOOP_CALL) \
@@ -200,6 +198,10 @@ enum {
   X(cuMemcpyBatchAsync, 13000, LOOP_CALL) \
   X(cuMemsetD8Async, 3020, LOOP_CALL) \
   X(cuLaunchHostFunc, 10000, LOOP_CALL) \
+  X(cuModuleLoadData, 2000, LOOP_CALL) \
+  X(cuModuleUnload, 2000, LOOP_SAFE_MODE) \
+  X(cuModuleGetFunction, 2000, LOOP_CALL) \
+  X(cuLaunchKernel, 4000, LOOP_CALL) \
   X(cuGraphInstantiateWithFlags, 11040, LOOP_CALL) \
   X(cuGraphInstantiateWithParams, 12000, LOOP_CALL) \
   X(cuGraphExecUpdate, 12000, LOOP_CALL) \

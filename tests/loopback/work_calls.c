@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lade/copy.h"
+#include "runtime/cuda/copy_kernel.h"
 #include "tests/loopback/loopback.h"
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
@@ -192,13 +194,24 @@ CUresult loop_cuMemsetD8_v3020(CUdeviceptr dst, unsigned char value, size_t byte
   return code == CUDA_SUCCESS ? loop_cuStreamSynchronize_v2000(NULL) : code;
 }
 
-/* A module is a name, without anything in it: one whose kernels take parameters, so that there is something to run, is refused.
- * As the driver does, both wait for the device. */
+/*
+ * A module is a name: either without anything in it, or that of lade's copy kernels, of which each function is a name. Others whose
+ * kernels take parameters, so that there is something to run, are refused. As the driver does, loading and unloading wait for the
+ * device.
+ */
+static const char *const copy_kernels[] = {"lade_copy_list", "lade_copy_short_list", "lade_copy_table",
+                                           "lade_copy_short_table"};
+enum { COPY_KERNELS = sizeof copy_kernels / sizeof copy_kernels[0] };
+
 CUresult loop_cuModuleLoadData_v2000(CUmodule *out, const void *image) {
   LOOP_ENTER(cuModuleLoadData, 2000);
   static _Atomic(uintptr_t) modules;
   if (image == NULL) return CUDA_ERROR_INVALID_VALUE;
-  if (strstr(image, ".param") != NULL) return CUDA_ERROR_NOT_SUPPORTED;
+  bool copies = strstr(image, copy_kernels[0]) != NULL;
+  if (!copies && strstr(image, ".param") != NULL) return CUDA_ERROR_NOT_SUPPORTED;
+  if (copies && loop_driver_version() < 12010) return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+  if (copies && loop_ops()->copy_kernel_load(loop_self(), loop_current()->device) != LADE_OK)
+    return CUDA_ERROR_NO_BINARY_FOR_GPU;
   loop_streams_wait(loop_current()->device);
   *out = (CUmodule)(void *)++modules; /* NOLINT: a name */
   return CUDA_SUCCESS;
@@ -209,6 +222,76 @@ CUresult loop_cuModuleUnload_v2000(CUmodule module) {
   if (module == NULL) return CUDA_ERROR_INVALID_HANDLE;
   loop_streams_wait(loop_current()->device);
   return CUDA_SUCCESS;
+}
+
+CUresult loop_cuModuleGetFunction_v2000(CUfunction *out, CUmodule module, const char *name) {
+  LOOP_ENTER(cuModuleGetFunction, 2000);
+  for (uintptr_t i = 0; i < COPY_KERNELS && module != NULL; i++) {
+    if (strcmp(name, copy_kernels[i]) != 0) continue;
+    *out = (CUfunction)(void *)(i + 1); /* NOLINT: a name */
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_NOT_FOUND;
+}
+
+/* What the kernel does with a list in its parameters, by copy_kernel of the software device. */
+static CUresult list_run(uint32_t count, const uint32_t *dst, const uint16_t *dst_high, const uint32_t *src,
+                         const uint16_t *src_high, const uint16_t *bytes, unsigned blocks, const ladei_stream *stream) {
+  lade_copy_piece pieces[COPY_LIST_ENTRIES];
+  for (uint32_t i = 0; i < count; i++) {
+    pieces[i] = (lade_copy_piece){loop_pointer((CUdeviceptr)dst_high[i] << 32 | dst[i]),
+                                  loop_pointer((CUdeviceptr)src_high[i] << 32 | src[i]), bytes[i]};
+  }
+  return loop_code(loop_ops()->copy_kernel(loop_self(), pieces, count, blocks, stream));
+}
+
+static CUresult table_run(const copy_table_head *t, const uint32_t *dst_ids, const uint32_t *src_ids, unsigned blocks,
+                          const ladei_stream *stream) {
+  lade_copy_piece pieces[COPY_TABLE_ENTRIES];
+  if (t->dst_ids != 0) {
+    const ladei_copy_table table = {.dst = loop_pointer(t->dst),
+                                    .src = loop_pointer(t->src),
+                                    .dst_stride = t->dst_stride,
+                                    .src_stride = t->src_stride,
+                                    .dst_count = t->dst_count,
+                                    .src_count = t->src_count,
+                                    .dst_ids = loop_pointer(t->dst_ids),
+                                    .src_ids = loop_pointer(t->src_ids),
+                                    .wide = t->wide != 0,
+                                    .bytes = t->bytes,
+                                    .count = t->count};
+    return loop_code(loop_ops()->copy_kernel_table(loop_self(), &table, blocks, stream));
+  }
+  for (uint32_t i = 0; i < t->count; i++) {
+    pieces[i] = (lade_copy_piece){loop_pointer(t->dst + t->dst_stride * dst_ids[i]),
+                                  loop_pointer(t->src + t->src_stride * src_ids[i]), t->bytes};
+  }
+  return loop_code(loop_ops()->copy_kernel(loop_self(), pieces, t->count, blocks, stream));
+}
+
+CUresult loop_cuLaunchKernel_v4000(CUfunction function, unsigned blocks, unsigned blocks_y, unsigned blocks_z,
+                                   unsigned threads, unsigned threads_y, unsigned threads_z, unsigned shared_bytes,
+                                   CUstream handle, void **parameters, void **extra) {
+  LOOP_ENTER(cuLaunchKernel, 4000);
+  ladei_stream stream;
+  uintptr_t kernel = (uintptr_t)function;
+  if (kernel == 0 || kernel > COPY_KERNELS) return CUDA_ERROR_INVALID_HANDLE;
+  if (blocks == 0 || blocks_y != 1 || blocks_z != 1 || threads % 32 != 0 || threads == 0 || threads_y != 1 ||
+      threads_z != 1 || shared_bytes != 0 || parameters == NULL || extra != NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUresult code = loop_stream(handle, &stream);
+  if (code != CUDA_SUCCESS) return code;
+  const copy_list *list = parameters[0];
+  const copy_short_list *few = parameters[0];
+  const copy_table *table = parameters[0];
+  const copy_short_table *few_ids = parameters[0];
+  switch (kernel) {
+  case 1:
+    return list_run(list->count, list->dst, list->dst_high, list->src, list->src_high, list->bytes, blocks, &stream);
+  case 2: return list_run(few->count, few->dst, few->dst_high, few->src, few->src_high, few->bytes, blocks, &stream);
+  case 3: return table_run(&table->table, table->dst_ids, table->src_ids, blocks, &stream);
+  default: return table_run(&few_ids->table, few_ids->dst_ids, few_ids->src_ids, blocks, &stream);
+  }
 }
 
 CUresult loop_cuLaunchHostFunc_v10000(CUstream handle, CUhostFn function, void *user) {

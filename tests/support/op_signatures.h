@@ -102,6 +102,12 @@
     (void *self, ladei_copy_direction direction, size_t count, void *const *dsts, const void *const *srcs,             \
      const size_t *sizes, const ladei_stream *stream),                                                                 \
     (SELF, direction, count, dsts, srcs, sizes, stream), NONE, 0)                                                      \
+  X(copy_kernel_load, (void *self, int device), (SELF, device), NONE, 0)                                               \
+  X(copy_kernel,                                                                                                       \
+    (void *self, const struct lade_copy_piece *pieces, size_t count, unsigned blocks, const ladei_stream *stream),     \
+    (SELF, pieces, count, blocks, stream), NONE, 0)                                                                    \
+  X(copy_kernel_table, (void *self, const ladei_copy_table *table, unsigned blocks, const ladei_stream *stream),       \
+    (SELF, table, blocks, stream), NONE, 0)                                                                            \
   X(copy_peer,                                                                                                         \
     (void *self, void *dst, int dst_device, const void *src, int src_device, size_t bytes,                             \
      const ladei_stream *stream),                                                                                      \

@@ -8,13 +8,19 @@
 #include "runtime/soft/state/model.h"
 
 #define SOFT_OP_TABLES(X)                                                                                              \
-  X(device) X(memory) X(vm) X(pool) X(stream) X(event) X(copy) X(graph) X(exec) X(kernel) X(peer)
+  X(device) X(memory) X(vm) X(pool) X(stream) X(event) X(copy) X(graph) X(exec) X(kernel) X(copy_kernel) X(peer)
 #define SOFT_TABLE_DECLARATION(part) void ladei_soft_##part##_ops(lade_runtime_ops *ops);
 SOFT_OP_TABLES(SOFT_TABLE_DECLARATION)
 #undef SOFT_TABLE_DECLARATION
 
 /* "sim" only. */
 void ladei_soft_time_ops(lade_runtime_ops *ops);
+
+/* Queues a kernel whose arguments are checked. `blind_bytes`: of the ranges it touches so many bytes, and which ones is not
+ * known; 0: it touches all of them. Not under the lock. */
+lade_status ladei_soft_kernel_queue(soft_runtime *rt, soft_op op, const ladei_stream *resolved,
+                                    lade_soft_function function, const void *arguments, size_t bytes,
+                                    const lade_soft_range *ranges, size_t count, uint64_t blind_bytes);
 
 /* Holds a stream, or releases it. Not under the lock. */
 lade_status ladei_soft_stream_set_held(soft_runtime *rt, lade_stream handle, bool hold);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/size.h"
 #include "base/thread.h"
 #include "runtime/soft/run/move.h"
 #include "runtime/soft/state/address.h"
@@ -205,7 +206,8 @@ static uint64_t kernel_ns(const soft_work *work, const lade_soft_device *device)
     const soft_range *range = pieces[i].dst != NULL ? pieces[i].dst_range : pieces[i].src_range;
     bool host = range != NULL && range->host;
     uint64_t times = pieces[i].dst != NULL && pieces[i].src != NULL ? 2 : 1;
-    ns += transfer_ns(pieces[i].bytes * times, host ? device->link_bytes_per_s : device->memory_bytes_per_s);
+    uint64_t bytes = work->blind_bytes != 0 ? ladei_size_min(work->blind_bytes, pieces[i].bytes) : pieces[i].bytes;
+    ns += transfer_ns(bytes * times, host ? device->link_bytes_per_s : device->memory_bytes_per_s);
   }
   return ns;
 }

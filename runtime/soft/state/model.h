@@ -212,7 +212,8 @@ typedef struct soft_work {
     struct {
       lade_soft_function kernel;
       size_t argument_bytes;
-      bool tells; /* it writes host memory, and so may show the program that it has run */
+      uint64_t blind_bytes; /* not 0: it touches so many bytes of its ranges, and which ones is not known */
+      bool tells;           /* it writes host memory, and so may show the program that it has run */
     };
     struct {
       soft_event *event;
@@ -398,7 +399,8 @@ struct soft_device {
   uint64_t context;
   bool active;  /* its context exists */
   bool started; /* its engines are ready */
-  bool losing;  /* about to be lost: no further work moves bytes */
+  bool copy_kernel_loaded;
+  bool losing; /* about to be lost: no further work moves bytes */
   _Atomic(bool) lost;
   uint64_t lose_at_ns; /* UINT64_MAX: never */
   uint64_t charged;

@@ -6,6 +6,7 @@
  * I2  What a run makes, the fixture owns; what a run gives back, it owns no more.
  * Locks: none; one thread.
  */
+#include "lade/copy.h"
 #include "tests/runtime/cuda/fixture.h"
 
 #define OPS(f)  (f)->ops
@@ -378,6 +379,36 @@ static lade_status run_copy_batch(cuda_fixture *f) {
   return OPS(f)->copy_batch(SELF(f), LADEI_COPY_H2D, 2, dsts, srcs, sizes, &f->stream);
 }
 
+static lade_status run_copy_kernel_load(cuda_fixture *f) { return OPS(f)->copy_kernel_load(SELF(f), 0); }
+
+static bool prepare_copy_kernel(cuda_fixture *f) { return run_copy_kernel_load(f) == LADE_OK; }
+
+static lade_status run_copy_kernel(cuda_fixture *f) {
+  const lade_copy_piece pieces[] = {{f->device, f->pinned, 4096},
+                                    {(char *)f->device + 8192, (char *)f->pinned + 8192, 1}};
+  return OPS(f)->copy_kernel(SELF(f), pieces, 2, 1, &f->stream);
+}
+
+static lade_status run_copy_kernel_ids(cuda_fixture *f) {
+  const lade_copy_piece pieces[] = {{f->device, f->pinned, 4096},
+                                    {(char *)f->device + 8192, (char *)f->pinned + 8192, 4096}};
+  return OPS(f)->copy_kernel(SELF(f), pieces, 2, 1, &f->stream);
+}
+
+static lade_status run_copy_kernel_table(cuda_fixture *f) {
+  const ladei_copy_table table = {.dst = f->device,
+                                  .src = f->pinned,
+                                  .dst_stride = 4096,
+                                  .src_stride = 4096,
+                                  .dst_count = 2,
+                                  .src_count = 2,
+                                  .dst_ids = f->pinned,
+                                  .src_ids = f->pinned,
+                                  .bytes = 4096,
+                                  .count = 2};
+  return OPS(f)->copy_kernel_table(SELF(f), &table, 1, &f->stream);
+}
+
 static lade_status run_copy_peer(cuda_fixture *f) {
   return OPS(f)->copy_peer(SELF(f), f->device, 0, (char *)f->device + 4096, 0, 4096, &f->stream);
 }
@@ -666,6 +697,10 @@ static const cuda_case cases[] = {
     {.op = "copy_sync", .variant = "d2d", .run = run_copy_sync_d2d},
     {.op = "copy_sync", .variant = "h2h", .run = run_copy_sync_h2h},
     {.op = "copy_batch", .variant = "", .run = run_copy_batch},
+    {.op = "copy_kernel_load", .variant = "", .run = run_copy_kernel_load},
+    {.op = "copy_kernel", .variant = "list", .prepare = prepare_copy_kernel, .run = run_copy_kernel},
+    {.op = "copy_kernel", .variant = "ids", .prepare = prepare_copy_kernel, .run = run_copy_kernel_ids},
+    {.op = "copy_kernel_table", .variant = "", .prepare = prepare_copy_kernel, .run = run_copy_kernel_table},
     {.op = "copy_peer", .variant = "", .run = run_copy_peer},
     {.op = "copy_2d", .variant = "", .run = run_copy_2d},
     {.op = "fill", .variant = "", .run = run_fill},

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "lade/copy.h"
 #include "runtime/ops_list.h"
 #include "runtime/soft/soft.h"
 #include "runtime/soft/state/lock.h"
@@ -32,6 +33,8 @@ typedef struct stage {
   ladei_user_object object;
   void *batch_to[1]; /* device */
   const void *batch_from[1];
+  ladei_copy_table table;
+  lade_copy_piece piece;
 } stage;
 
 static void nothing(void *user) { (void)user; }
@@ -57,6 +60,19 @@ static stage stage_open(const char *clock) {
   LADE_EXPECT_OK(ops->user_object_create(s.f.self, nothing, NULL, &s.object));
   s.batch_to[0] = s.device;
   s.batch_from[0] = s.host;
+  memset(s.host, 0, BYTES); /* ids */
+  s.table = (ladei_copy_table){.dst = s.device,
+                               .src = s.host,
+                               .dst_stride = 8,
+                               .src_stride = 8,
+                               .dst_count = 1,
+                               .src_count = 1,
+                               .dst_ids = s.host,
+                               .src_ids = s.host,
+                               .bytes = 8,
+                               .count = 1};
+  s.piece = (lade_copy_piece){s.device, s.host, BYTES};
+  LADE_EXPECT_OK(ops->copy_kernel_load(s.f.self, 0));
   s.own = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return s;
 }
@@ -166,7 +182,10 @@ static const size_t batch_bytes[1] = {BYTES};
   X(graph_memory_get, 0, out)                                                                                          \
   X(graph_memory_trim, 0)                                                                                              \
   X(capture_frontier, &s->stream, out, NULL, 0, &(size_t){0})                                                          \
-  X(graph_node_dependencies, s->node, NULL, 0, &(size_t){0})
+  X(graph_node_dependencies, s->node, NULL, 0, &(size_t){0})                                                           \
+  X(copy_kernel_load, 0)                                                                                               \
+  X(copy_kernel, &s->piece, 1, 1, &s->stream)                                                                          \
+  X(copy_kernel_table, &s->table, 1, &s->stream)
 
 #define CALL_FUNCTION(op, ...)                                                                                         \
   static lade_status call_##op(stage *s) { return s->f.ops->op(s->f.self, ##__VA_ARGS__); }

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The public calls that copy pieces.
+ *
+ *   list --plan--> parts --split by length--> copy engines (long ones, those that the kernel does not reach)
+ *                                         \-> kernel (the others, unless they are few)
+ *
+ * I1  Nothing is queued before the whole list is checked.
+ * I2  Each part is queued by one way.
+ * Locks: none.
+ */
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/size.h"
+#include "runtime/copies/ways.h"
+
+/* So many pieces take the engines no longer than a launch. */
+enum { FEW = 4 };
+
+static lade_status copies_enter(lade_runtime *runtime, const char *call, lade_stream stream, ladei_stream *out) {
+  if (runtime == NULL) return ladei_error_null(call, "runtime");
+  LADEI_TRY(ladei_runtime_check_process(runtime));
+  return runtime->ops->stream_resolve(runtime->self, stream, out);
+}
+
+/* ---- Which way --------------------------------------------------------------------------------------------------- */
+
+/* Pieces below 2 KiB leave most of a warp's vectors unused, so they need twice the warps. */
+static unsigned blocks_for(const ladei_copy_ways *ways, unsigned direction, size_t mean_bytes) {
+  unsigned blocks = atomic_load_explicit(&ways->blocks[direction], memory_order_relaxed);
+  return mean_bytes < 2048 ? 2 * blocks : blocks;
+}
+
+static size_t engine_from(const ladei_copy_ways *ways, unsigned direction) {
+  return atomic_load_explicit(&ways->engine_from[direction], memory_order_relaxed);
+}
+
+static void count_add(_Atomic(uint64_t) *counter, uint64_t value) {
+  if (value != 0) atomic_fetch_add_explicit(counter, value, memory_order_relaxed);
+}
+
+/* Parts on their way: those before `engine` by copy engines, the others by the kernel. */
+typedef struct split {
+  const lade_copy_piece *parts;
+  const ladei_copy_kind *kinds;
+  size_t engine, count;
+  size_t engine_bytes, kernel_bytes;
+  unsigned blocks;
+} split;
+
+/* Of one kind, and all long or all short: nothing is moved. */
+static bool split_whole(const ladei_copy_ways *ways, bool ready, const ladei_copy_plan *plan, split *out) {
+  unsigned direction = plan->kind.direction;
+  size_t from = engine_from(ways, direction);
+  bool none = !ready || (plan->kinds == NULL &&
+                         (plan->kind.reach != LADEI_COPY_BY_KERNEL || plan->shortest >= from || plan->count <= FEW));
+  bool all = !none && plan->kinds == NULL && plan->longest < from;
+  *out = (split){.parts = plan->parts, .kinds = plan->kinds, .count = plan->count};
+  if (none) out->engine = plan->count;
+  if (all) out->blocks = blocks_for(ways, direction, plan->bytes / plan->count);
+  return none || all;
+}
+
+/* The kernel copies an order of its own, so the parts of engines go to the front. False: no memory. */
+static bool split_parts(const ladei_copy_ways *ways, ladei_copy_plan *plan, split *out) {
+  if (!ladei_copy_plan_own(plan)) return false;
+  lade_copy_piece *parts = plan->own_parts;
+  ladei_copy_kind *kinds = plan->own_kinds;
+  size_t engine = 0;
+  unsigned direction = 0;
+  for (size_t i = 0; i < plan->count; i++) {
+    if (kinds[i].reach == LADEI_COPY_BY_KERNEL && parts[i].bytes < engine_from(ways, kinds[i].direction)) {
+      out->kernel_bytes += parts[i].bytes;
+      direction = kinds[i].direction;
+      continue;
+    }
+    lade_copy_piece part = parts[i];
+    ladei_copy_kind kind = kinds[i];
+    parts[i] = parts[engine];
+    kinds[i] = kinds[engine];
+    parts[engine] = part;
+    kinds[engine++] = kind;
+  }
+  *out = (split){
+      .parts = parts, .kinds = kinds, .count = plan->count, .engine = engine, .kernel_bytes = out->kernel_bytes};
+  if (plan->count - engine <= FEW)
+    out->engine = plan->count;
+  else
+    out->blocks = blocks_for(ways, direction, out->kernel_bytes / (plan->count - engine));
+  return true;
+}
+
+static size_t bytes_of(const lade_copy_piece *parts, size_t count) {
+  size_t sum = 0;
+  for (size_t i = 0; i < count; i++) sum += parts[i].bytes;
+  return sum;
+}
+
+static lade_status split_queue(lade_runtime *runtime, const ladei_copy_plan *plan, split *s,
+                               const ladei_stream *stream) {
+  lade_status status = LADE_OK;
+  if (s->engine < s->count) {
+    lade_error before;
+    ladei_error_save(&before);
+    status = runtime->ops->copy_kernel(runtime->self, s->parts + s->engine, s->count - s->engine, s->blocks, stream);
+    if (status == LADE_ERR_UNSUPPORTED) { /* a stream of another context: nothing is queued */
+      ladei_error_restore(&before);
+      s->engine = s->count;
+      status = LADE_OK;
+    }
+  }
+  if (status != LADE_OK || s->engine == 0) return status;
+  return ladei_copy_by_engine(runtime, s->parts, s->kinds, plan->kind, s->engine, stream);
+}
+
+static lade_status plan_queue(lade_runtime *runtime, ladei_copy_plan *plan, const ladei_stream *stream) {
+  ladei_copy_ways none = {0}, *ways = ladei_copy_ways_of(runtime, stream->device);
+  split s = {0};
+  ladei_copy_ways_first_use(runtime, stream);
+  if (ways == NULL) ways = &none;
+  bool ready = atomic_load_explicit(&ways->state, memory_order_acquire) == LADEI_COPY_READY;
+  if (!split_whole(ways, ready, plan, &s) && !split_parts(ways, plan, &s))
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "copies of pieces: no memory for a list of %zu", plan->count);
+  LADEI_TRY(split_queue(runtime, plan, &s, stream));
+  count_add(&ways->engine_pieces, s.engine);
+  count_add(&ways->engine_bytes, bytes_of(s.parts, s.engine));
+  count_add(&ways->kernel_pieces, s.count - s.engine);
+  count_add(&ways->kernel_bytes, bytes_of(s.parts + s.engine, s.count - s.engine));
+  count_add(&ways->merged_pieces, plan->merged);
+  return LADE_OK;
+}
+
+static lade_status list_copy(lade_runtime *runtime, const ladei_copy_list_name *name, const lade_copy_piece *pieces,
+                             size_t count, const ladei_stream *stream) {
+  ladei_copy_plan plan;
+  LADEI_TRY(ladei_copy_plan_make(runtime, name, pieces, count, stream, &plan));
+  lade_status status = plan_queue(runtime, &plan, stream);
+  ladei_copy_plan_free(&plan);
+  return status;
+}
+
+lade_status lade_copy_pieces(lade_runtime *runtime, const lade_copy_piece *pieces, size_t count, lade_stream stream) {
+  const ladei_copy_list_name name = {__func__, "pieces"};
+  ladei_stream resolved;
+  LADEI_TRY(copies_enter(runtime, __func__, stream, &resolved));
+  if (count == 0) return LADE_OK;
+  if (pieces == NULL) return ladei_error_null(__func__, "pieces");
+  if (count > INT32_MAX) return ladei_error_argument(__func__, "count", "less than 2^31", "%zu", count);
+  return list_copy(runtime, &name, pieces, count, &resolved);
+}
+
+/* ---- Tables ------------------------------------------------------------------------------------------------------ */
+
+/* The table in full: defaults filled in. */
+static lade_status table_read(const lade_copy_table *given, lade_copy_table *t) {
+  static const char call[] = "lade_copy_blocks";
+  if (given == NULL) return ladei_error_null(call, "table");
+  LADEI_TRY(ladei_options_read("lade_copy_table", given, t, sizeof *t));
+  if (t->count == 0) return LADE_OK;
+  if (t->count > INT32_MAX) return ladei_error_argument(call, "table.count", "less than 2^31", "%zu", t->count);
+  if (t->bytes == 0 || t->bytes > INT32_MAX)
+    return ladei_error_argument(call, "table.bytes", "more than 0 and less than 2^31", "%zu", t->bytes);
+  if (t->dst == NULL || t->src == NULL) return ladei_error_null(call, t->dst == NULL ? "table.dst" : "table.src");
+  if (t->id_bytes == 0) t->id_bytes = 8;
+  if (t->id_bytes != 4 && t->id_bytes != 8)
+    return ladei_error_argument(call, "table.id_bytes", "4 or 8", "%zu", t->id_bytes);
+  if (t->dst_stride == 0) t->dst_stride = t->bytes;
+  if (t->src_stride == 0) t->src_stride = t->bytes;
+  for (int i = 0; i < 2; i++) {
+    const char *side = i == 0 ? "dst" : "src";
+    size_t stride = i == 0 ? t->dst_stride : t->src_stride, count = i == 0 ? t->dst_count : t->src_count, span;
+    char field[32];
+    (void)snprintf(field, sizeof field, "table.%s_stride", side);
+    if (stride < t->bytes) return ladei_error_argument(call, field, "at least the bytes of a block", "%zu", stride);
+    (void)snprintf(field, sizeof field, "table.%s_count", side);
+    if (count == 0 || !ladei_size_mul(count, stride, &span) || span >= LADEI_SIZE_LIMIT)
+      return ladei_error_argument(call, field, "more than 0, and less than 2^60 bytes in all", "%zu", count);
+  }
+  return LADE_OK;
+}
+
+static uint64_t id_of(const void *ids, size_t index, size_t id_bytes) {
+  if (ids == NULL) return index;
+  return id_bytes == 8 ? ((const uint64_t *)ids)[index] : ((const uint32_t *)ids)[index];
+}
+
+static lade_status id_refuse(const char *side, size_t index, uint64_t id, size_t count) {
+  char field[48], expected[48];
+  (void)snprintf(field, sizeof field, "table.%s_ids[%zu]", side, index);
+  (void)snprintf(expected, sizeof expected, "0 to %zu", count - 1);
+  return ladei_error_argument("lade_copy_blocks", field, expected, "%lld", (long long)id);
+}
+
+static lade_status table_expand(const lade_copy_table *t, lade_copy_piece *pieces) {
+  for (size_t i = 0; i < t->count; i++) {
+    uint64_t to = id_of(t->dst_ids, i, t->id_bytes), from = id_of(t->src_ids, i, t->id_bytes);
+    if (to >= t->dst_count) return id_refuse("dst", i, to, t->dst_count);
+    if (from >= t->src_count) return id_refuse("src", i, from, t->src_count);
+    pieces[i] = (lade_copy_piece){.dst = (char *)t->dst + to * t->dst_stride,
+                                  .src = (const char *)t->src + from * t->src_stride,
+                                  .bytes = t->bytes};
+  }
+  return LADE_OK;
+}
+
+static lade_status ids_on_device(lade_runtime *runtime, const void *ids, const ladei_stream *stream, bool *out) {
+  ladei_copy_end end;
+  bool pageable;
+  *out = false;
+  if (ids == NULL) return LADE_OK;
+  LADEI_TRY(ladei_copy_end_ask(runtime, ids, stream, &end, &pageable));
+  *out = !pageable && end.device >= 0;
+  return LADE_OK;
+}
+
+/* All blocks of a side in memory that the device reaches under the address. */
+static lade_status side_reach(lade_runtime *runtime, const char *side, const void *base, size_t span,
+                              const ladei_stream *stream, int *out_device) {
+  const char *at = base;
+  for (size_t rest = span, part; rest != 0; rest -= part, at += part) {
+    ladei_copy_end end;
+    bool pageable;
+    LADEI_TRY(ladei_copy_end_ask(runtime, at, stream, &end, &pageable));
+    if (pageable) {
+      char field[32];
+      (void)snprintf(field, sizeof field, "table.%s", side);
+      return ladei_error_argument("lade_copy_blocks", field, "device memory, or pinned host memory, for all blocks",
+                                  "%zu of %zu bytes", span - rest, span);
+    }
+    if (!end.reached)
+      return ladei_error(LADE_ERR_UNSUPPORTED, 0,
+                         "lade_copy_blocks: ids in device memory: device %d does not reach table.%s", stream->device,
+                         side);
+    part = ladei_size_min(rest, end.base + end.bytes - (uint64_t)(uintptr_t)at);
+    *out_device = end.device;
+  }
+  return LADE_OK;
+}
+
+static lade_status table_on_device(lade_runtime *runtime, const lade_copy_table *t, const ladei_stream *stream) {
+  ladei_copy_ways *ways = ladei_copy_ways_of(runtime, stream->device);
+  const ladei_copy_table table = {.dst = t->dst,
+                                  .src = t->src,
+                                  .dst_stride = t->dst_stride,
+                                  .src_stride = t->src_stride,
+                                  .dst_count = t->dst_count,
+                                  .src_count = t->src_count,
+                                  .dst_ids = t->dst_ids,
+                                  .src_ids = t->src_ids,
+                                  .wide = t->id_bytes == 8,
+                                  .bytes = t->bytes,
+                                  .count = t->count};
+  int to = -1, from = -1;
+  LADEI_TRY(side_reach(runtime, "dst", t->dst, (t->dst_count - 1) * t->dst_stride + t->bytes, stream, &to));
+  LADEI_TRY(side_reach(runtime, "src", t->src, (t->src_count - 1) * t->src_stride + t->bytes, stream, &from));
+  ladei_copy_ways_first_use(runtime, stream);
+  if (ways == NULL || atomic_load_explicit(&ways->state, memory_order_acquire) != LADEI_COPY_READY)
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0,
+                       "lade_copy_blocks: ids in device memory need the kernel, which device %d has not loaded: "
+                       "lade_copy_prepare()",
+                       stream->device);
+  unsigned direction = to < 0 ? LADEI_COPY_D2H : from < 0 ? LADEI_COPY_H2D : LADEI_COPY_D2D;
+  LADEI_TRY(runtime->ops->copy_kernel_table(runtime->self, &table, blocks_for(ways, direction, t->bytes), stream));
+  count_add(&ways->kernel_pieces, t->count);
+  count_add(&ways->kernel_bytes, t->count * t->bytes);
+  return LADE_OK;
+}
+
+lade_status lade_copy_blocks(lade_runtime *runtime, const lade_copy_table *given, lade_stream stream) {
+  const ladei_copy_list_name name = {__func__, "table.dst_ids"};
+  lade_copy_table table;
+  ladei_stream resolved;
+  bool dst_ids, src_ids;
+  LADEI_TRY(copies_enter(runtime, __func__, stream, &resolved));
+  LADEI_TRY(table_read(given, &table));
+  if (table.count == 0) return LADE_OK;
+  LADEI_TRY(ids_on_device(runtime, table.dst_ids, &resolved, &dst_ids));
+  LADEI_TRY(ids_on_device(runtime, table.src_ids, &resolved, &src_ids));
+  if (dst_ids && src_ids) return table_on_device(runtime, &table, &resolved);
+  if (dst_ids || src_ids)
+    return ladei_error_argument(__func__, dst_ids ? "table.src_ids" : "table.dst_ids",
+                                "ids in device memory, as the other list", "%p",
+                                dst_ids ? table.src_ids : table.dst_ids);
+  lade_copy_piece *pieces = malloc(table.count * sizeof *pieces);
+  if (pieces == NULL)
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %zu blocks", __func__, table.count);
+  lade_status status = table_expand(&table, pieces);
+  if (status == LADE_OK) status = list_copy(runtime, &name, pieces, table.count, &resolved);
+  free(pieces);
+  return status;
+}
+
+/* ---- Other calls ------------------------------------------------------------------------------------------------- */
+
+static lade_status device_enter(lade_runtime *runtime, const char *call, int device) {
+  int count = 0;
+  if (runtime == NULL) return ladei_error_null(call, "runtime");
+  LADEI_TRY(ladei_runtime_check_process(runtime));
+  LADEI_TRY(runtime->ops->device_count(runtime->self, &count));
+  if (device >= 0 && device < count) return LADE_OK;
+  return ladei_error(LADE_ERR_NO_DEVICE, 0, "%s: no device %d: there are %d", call, device, count);
+}
+
+lade_status lade_copy_prepare(lade_runtime *runtime, int device) {
+  LADEI_TRY(device_enter(runtime, __func__, device));
+  return ladei_copy_ways_prepare(runtime, device);
+}
+
+lade_status lade_copy_stats_get(lade_runtime *runtime, int device, lade_copy_stats *stats) {
+  LADEI_TRY(device_enter(runtime, __func__, device));
+  if (stats == NULL) return ladei_error_null(__func__, "stats");
+  lade_copy_stats own;
+  lade_copy_stats_init(&own);
+  const ladei_copy_ways *ways = ladei_copy_ways_of(runtime, device);
+  if (ways != NULL) {
+    own.kernel_pieces = atomic_load_explicit(&ways->kernel_pieces, memory_order_relaxed);
+    own.kernel_bytes = atomic_load_explicit(&ways->kernel_bytes, memory_order_relaxed);
+    own.engine_pieces = atomic_load_explicit(&ways->engine_pieces, memory_order_relaxed);
+    own.engine_bytes = atomic_load_explicit(&ways->engine_bytes, memory_order_relaxed);
+    own.merged_pieces = atomic_load_explicit(&ways->merged_pieces, memory_order_relaxed);
+    own.kernel_loaded = atomic_load_explicit(&ways->state, memory_order_acquire);
+    for (int i = 0; i < LADEI_COPY_WAYS; i++) {
+      own.engine_from_bytes[i] = atomic_load_explicit(&ways->engine_from[i], memory_order_relaxed);
+      own.kernel_blocks[i] = atomic_load_explicit(&ways->blocks[i], memory_order_relaxed);
+    }
+  }
+  return ladei_stats_write("lade_copy_stats", &own, sizeof own, stats);
+}

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ops of the kernel that copies pieces: loads it, and cuts a list into launches.
+ *
+ *   pieces of one size, whose addresses are within 2^32 steps of a power of two: a table of ids, 8 bytes a piece
+ *   otherwise:                                                                   a list, 14 bytes for each 16 KiB of a piece
+ *
+ * The device copies the first launch's pieces while the next launch is made ready.
+ *
+ * I1  A device's kernels are loaded at most once per runtime: a thread that loses the race to publish them unloads its own.
+ * I2  A launch has at most as many entries as its kernel's parameters hold, and at least one.
+ * I3  Each byte of the list is in one entry.
+ * Locks: none.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "lade/copy.h"
+#include "runtime/cuda/copy_kernel.h"
+#include "runtime/cuda/copy_kernel_ptx.h"
+#include "runtime/cuda/driver.h"
+
+/* An entry is this long, so that warps end together; less if all of them would not keep the warps of a few blocks busy. */
+enum { UNIT_BYTES = 16 << 10, SHORT_UNIT_BYTES = 4 << 10, SHORT_TOTAL_BYTES = 4 << 20 };
+_Static_assert(UNIT_BYTES <= UINT16_MAX, "bytes of an entry");
+
+/* ---- Loading ----------------------------------------------------------------------------------------------------- */
+
+static CUresult kernels_find(const cuda_api *api, cuda_copy_kernels *kernels) {
+  const struct {
+    const char *name;
+    CUfunction *function;
+  } wanted[] = {{"lade_copy_list", &kernels->list},
+                {"lade_copy_short_list", &kernels->short_list},
+                {"lade_copy_table", &kernels->table},
+                {"lade_copy_short_table", &kernels->short_table}};
+  CUresult code = api->module_load_data(&kernels->module, copy_kernel_ptx);
+  if (code != CUDA_SUCCESS) return code;
+  for (size_t i = 0; i < sizeof wanted / sizeof wanted[0] && code == CUDA_SUCCESS; i++)
+    code = api->module_get_function(wanted[i].function, kernels->module, wanted[i].name);
+  if (code != CUDA_SUCCESS) (void)api->module_unload(kernels->module);
+  return code;
+}
+
+/* The driver or the device cannot take the text: an old one, or one without its compiler. */
+static bool text_refused(CUresult code) {
+  switch (code) {
+  case CUDA_ERROR_NO_BINARY_FOR_GPU:
+  case CUDA_ERROR_INVALID_PTX:
+  case CUDA_ERROR_JIT_COMPILER_NOT_FOUND:
+  case CUDA_ERROR_UNSUPPORTED_PTX_VERSION:
+  case CUDA_ERROR_JIT_COMPILATION_DISABLED: return true;
+  default: return false;
+  }
+}
+
+static lade_status copy_kernel_load(void *self, int device) {
+  cuda_call call = {.runtime = self, .op = "copy_kernel_load", .relaxed = true};
+  if (!ladei_cuda_enter_device(&call, device)) return call.status;
+  _Atomic(cuda_copy_kernels *) *slot = &call.runtime->devices[device].copy_kernels;
+  const cuda_api *api = &call.runtime->api;
+  cuda_copy_kernels *none = NULL;
+  if (atomic_load_explicit(slot, memory_order_acquire) != NULL) return ladei_cuda_leave(&call, CUDA_SUCCESS, "loaded");
+  cuda_copy_kernels *kernels = calloc(1, sizeof *kernels);
+  CUresult code = kernels == NULL ? CUDA_ERROR_OUT_OF_MEMORY : kernels_find(api, kernels);
+  call.out_of_memory = kernels == NULL ? LADE_ERR_OUT_OF_HOST_MEMORY : LADE_ERR_OUT_OF_DEVICE_MEMORY;
+  if (code == CUDA_SUCCESS && !atomic_compare_exchange_strong(slot, &none, kernels)) {
+    (void)api->module_unload(kernels->module); /* I1 */
+    free(kernels);
+  } else if (code != CUDA_SUCCESS) {
+    free(kernels);
+  }
+  lade_status status = ladei_cuda_leave(&call, code, "on device %d", device);
+  if (!text_refused(code)) return status;
+  return ladei_error(LADE_ERR_UNSUPPORTED, code,
+                     "copy_kernel_load: device %d, or its driver, does not take the kernel: %s", device,
+                     ladei_cuda_error_text(call.runtime, code));
+}
+
+void ladei_cuda_copy_kernels_unload(cuda_runtime *runtime) {
+  for (int i = 0; i < runtime->device_count; i++) {
+    cuda_copy_kernels *kernels = atomic_exchange(&runtime->devices[i].copy_kernels, NULL);
+    if (kernels == NULL) continue;
+    cuda_call call = {.runtime = runtime, .op = "copy_kernel_unload", .relaxed = true, .releases = true};
+    if (ladei_cuda_enter_device(&call, i))
+      (void)ladei_cuda_leave(&call, runtime->api.module_unload(kernels->module), "on device %d", i);
+    free(kernels);
+  }
+}
+
+/* The kernels of the stream's context, entered; NULL with call->status set. */
+static const cuda_copy_kernels *kernels_enter(cuda_call *call, const ladei_stream *stream) {
+  int device = ladei_cuda_context_device(call->runtime, (CUcontext)(uintptr_t)stream->context);
+  const cuda_copy_kernels *kernels =
+      device < 0 ? NULL : atomic_load_explicit(&call->runtime->devices[device].copy_kernels, memory_order_acquire);
+  if (kernels == NULL) {
+    call->status = ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: %s", call->op,
+                               device < 0 ? "the stream belongs to another context than its device's primary one"
+                                          : "the kernel is not loaded");
+    return NULL;
+  }
+  return ladei_cuda_enter_context(call, stream->context) ? kernels : NULL;
+}
+
+/* ---- Launches ---------------------------------------------------------------------------------------------------- */
+
+/* A list on its way to the device. */
+typedef struct copy_launcher {
+  const cuda_api *api;
+  const cuda_copy_kernels *kernels;
+  CUstream stream;
+  unsigned blocks;
+} copy_launcher;
+
+static CUresult launch(const copy_launcher *l, CUfunction function, void *arguments) {
+  void *parameters[] = {arguments};
+  return l->api->launch_kernel(function, l->blocks, 1, 1, COPY_THREADS, 1, 1, 0, l->stream, parameters, NULL);
+}
+
+static uint32_t unit_of(size_t total_bytes) { return total_bytes < SHORT_TOTAL_BYTES ? SHORT_UNIT_BYTES : UNIT_BYTES; }
+
+static CUresult list_launch(const copy_launcher *l, copy_list *list) {
+  copy_short_list few;
+  if (list->count > COPY_SHORT_LIST_ENTRIES) return launch(l, l->kernels->list, list);
+  memcpy(few.dst, list->dst, list->count * sizeof few.dst[0]);
+  memcpy(few.src, list->src, list->count * sizeof few.src[0]);
+  memcpy(few.dst_high, list->dst_high, list->count * sizeof few.dst_high[0]);
+  memcpy(few.src_high, list->src_high, list->count * sizeof few.src_high[0]);
+  memcpy(few.bytes, list->bytes, list->count * sizeof few.bytes[0]);
+  few.count = list->count;
+  return launch(l, l->kernels->short_list, &few);
+}
+
+/* Adds a piece, unit by unit; launches what is full. */
+static CUresult list_add(const copy_launcher *l, copy_list *list, uint64_t dst, uint64_t src, size_t bytes,
+                         uint32_t unit) {
+  for (CUresult code; bytes != 0;) {
+    uint32_t part = (uint32_t)ladei_size_min(bytes, unit);
+    list->dst[list->count] = (uint32_t)dst;
+    list->src[list->count] = (uint32_t)src;
+    list->dst_high[list->count] = (uint16_t)(dst >> 32);
+    list->src_high[list->count] = (uint16_t)(src >> 32);
+    list->bytes[list->count++] = (uint16_t)part;
+    dst += part;
+    src += part;
+    bytes -= part;
+    if (list->count < COPY_LIST_ENTRIES) continue;
+    code = list_launch(l, list);
+    list->count = 0;
+    if (code != CUDA_SUCCESS) return code;
+  }
+  return CUDA_SUCCESS;
+}
+
+static CUresult list_queue(const copy_launcher *l, copy_list *list, const lade_copy_piece *pieces, size_t count,
+                           uint32_t unit) {
+  CUresult code = CUDA_SUCCESS;
+  list->count = 0;
+  for (size_t i = 0; i < count && code == CUDA_SUCCESS; i++)
+    code = list_add(l, list, cuda_address(pieces[i].dst), cuda_address(pieces[i].src), pieces[i].bytes, unit);
+  return code == CUDA_SUCCESS && list->count != 0 ? list_launch(l, list) : code;
+}
+
+/* One side of a table: ids count steps of 2^shift from the lowest address. */
+typedef struct side {
+  uint64_t low, high, differ; /* addresses; bits in which they differ */
+  unsigned shift;
+} side;
+
+static void side_add(side *s, const void *pointer, uint64_t first) {
+  uint64_t address = cuda_address(pointer);
+  s->low = address < s->low ? address : s->low;
+  s->high = address > s->high ? address : s->high;
+  s->differ |= address ^ first;
+}
+
+/* Whether ids of 32 bits tell the addresses. The lowest address has the common low bits, too. */
+static bool side_fits(side *s) {
+  s->shift = s->differ == 0 ? 0 : (unsigned)__builtin_ctzll(s->differ);
+  return (s->high - s->low) >> s->shift < UINT32_MAX;
+}
+
+static CUresult table_launch(const copy_launcher *l, copy_table *table) {
+  copy_short_table few;
+  if (table->table.count > COPY_SHORT_TABLE_ENTRIES && table->table.dst_ids == 0)
+    return launch(l, l->kernels->table, table);
+  few.table = table->table;
+  if (table->table.dst_ids == 0) memcpy(few.dst_ids, table->dst_ids, table->table.count * sizeof few.dst_ids[0]);
+  if (table->table.src_ids == 0) memcpy(few.src_ids, table->src_ids, table->table.count * sizeof few.src_ids[0]);
+  return launch(l, l->kernels->short_table, &few);
+}
+
+/* The next pieces that one table holds; 0: they go by lists. */
+static uint32_t table_count(const lade_copy_piece *pieces, size_t count, side *to, side *from) {
+  uint32_t most = (uint32_t)ladei_size_min(count, COPY_TABLE_ENTRIES), n = 0;
+  if (pieces[0].bytes > UINT32_MAX - UNIT_BYTES) return 0;
+  *to = *from = (side){.low = UINT64_MAX};
+  for (; n < most && pieces[n].bytes == pieces[0].bytes; n++) {
+    side_add(to, pieces[n].dst, cuda_address(pieces[0].dst));
+    side_add(from, pieces[n].src, cuda_address(pieces[0].src));
+  }
+  return n == most && side_fits(to) && side_fits(from) ? n : 0;
+}
+
+static CUresult table_queue(const copy_launcher *l, copy_table *table, const lade_copy_piece *pieces, uint32_t count,
+                            const side *to, const side *from, uint32_t unit) {
+  table->table = (copy_table_head){.dst = to->low,
+                                   .src = from->low,
+                                   .dst_stride = UINT64_C(1) << to->shift,
+                                   .src_stride = UINT64_C(1) << from->shift,
+                                   .dst_count = UINT64_MAX,
+                                   .src_count = UINT64_MAX,
+                                   .bytes = (uint32_t)pieces[0].bytes,
+                                   .count = count,
+                                   .unit = unit};
+  for (uint32_t i = 0; i < count; i++) {
+    table->dst_ids[i] = (uint32_t)((cuda_address(pieces[i].dst) - to->low) >> to->shift);
+    table->src_ids[i] = (uint32_t)((cuda_address(pieces[i].src) - from->low) >> from->shift);
+  }
+  return table_launch(l, table);
+}
+
+/* The next `count` pieces are no nonsense, and have addresses that entries have room for. */
+static bool pieces_check(cuda_call *call, const lade_copy_piece *pieces, size_t count, size_t *out_bytes) {
+  uint64_t addresses = 0;
+  size_t sum = 0;
+  for (size_t i = 0; i < count; i++) {
+    if (!ladei_cuda_range_check(call, pieces[i].dst, pieces[i].bytes) ||
+        !ladei_cuda_range_check(call, pieces[i].src, pieces[i].bytes))
+      return false;
+    addresses |= cuda_address(pieces[i].dst) | cuda_address(pieces[i].src);
+    sum += ladei_size_min(pieces[i].bytes, SHORT_TOTAL_BYTES);
+  }
+  *out_bytes = sum;
+  if (addresses >> 48 == 0) return true;
+  call->status = ladei_error(LADE_ERR_UNSUPPORTED, 0, "copy_kernel: an address of more than 48 bits");
+  return false;
+}
+
+/* `arguments`: room for both kinds. */
+static CUresult pieces_queue(const copy_launcher *l, void *arguments, const lade_copy_piece *pieces, size_t count,
+                             uint32_t unit) {
+  CUresult code = CUDA_SUCCESS;
+  for (size_t n; count != 0 && code == CUDA_SUCCESS; count -= n, pieces += n) {
+    side to, from;
+    n = table_count(pieces, count, &to, &from);
+    if (n != 0) {
+      code = table_queue(l, arguments, pieces, (uint32_t)n, &to, &from, unit);
+    } else {
+      n = ladei_size_min(count, COPY_LIST_ENTRIES);
+      code = list_queue(l, arguments, pieces, n, unit);
+    }
+  }
+  return code;
+}
+
+static lade_status copy_kernel(void *self, const lade_copy_piece *pieces, size_t count, unsigned blocks,
+                               const ladei_stream *stream) {
+  cuda_call call = {.runtime = self, .op = "copy_kernel"};
+  size_t bytes;
+  if (count == 0 || blocks == 0)
+    return ladei_error_argument("copy_kernel", "count, blocks", "more than 0", "%zu, %u", count, blocks);
+  if (!pieces_check(&call, pieces, count, &bytes)) return call.status;
+  const cuda_copy_kernels *kernels = kernels_enter(&call, stream);
+  if (kernels == NULL) return call.status;
+  const copy_launcher l = {&call.runtime->api, kernels, stream->handle, blocks};
+  void *arguments = malloc(ladei_size_max(sizeof(copy_list), sizeof(copy_table)));
+  CUresult code = arguments == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+  call.out_of_memory = arguments == NULL ? LADE_ERR_OUT_OF_HOST_MEMORY : LADE_ERR_OUT_OF_DEVICE_MEMORY;
+  if (code == CUDA_SUCCESS) code = pieces_queue(&l, arguments, pieces, count, unit_of(bytes));
+  free(arguments);
+  return ladei_cuda_leave(&call, code, "%zu pieces on stream %p", count, (void *)stream->handle);
+}
+
+static lade_status copy_kernel_table(void *self, const ladei_copy_table *wanted, unsigned blocks,
+                                     const ladei_stream *stream) {
+  cuda_call call = {.runtime = self, .op = "copy_kernel_table"};
+  copy_short_table table;
+  if (!ladei_cuda_range_check(&call, wanted->dst, wanted->bytes) ||
+      !ladei_cuda_range_check(&call, wanted->src, wanted->bytes) ||
+      !ladei_cuda_range_check(&call, wanted->dst_ids, wanted->count) ||
+      !ladei_cuda_range_check(&call, wanted->src_ids, wanted->count))
+    return call.status;
+  if (wanted->bytes > UINT32_MAX - UNIT_BYTES || wanted->count > UINT32_MAX)
+    return ladei_error_argument("copy_kernel_table", "bytes, count", "less than 2^32 - 16384", "%zu, %zu",
+                                wanted->bytes, wanted->count);
+  const cuda_copy_kernels *kernels = kernels_enter(&call, stream);
+  if (kernels == NULL) return call.status;
+  const copy_launcher l = {&call.runtime->api, kernels, stream->handle, blocks};
+  table.table = (copy_table_head){.dst = cuda_address(wanted->dst),
+                                  .src = cuda_address(wanted->src),
+                                  .dst_stride = wanted->dst_stride,
+                                  .src_stride = wanted->src_stride,
+                                  .dst_ids = cuda_address(wanted->dst_ids),
+                                  .src_ids = cuda_address(wanted->src_ids),
+                                  .dst_count = wanted->dst_count,
+                                  .src_count = wanted->src_count,
+                                  .bytes = (uint32_t)wanted->bytes,
+                                  .count = (uint32_t)wanted->count,
+                                  .unit = unit_of(wanted->count * wanted->bytes),
+                                  .wide = wanted->wide};
+  CUresult code = launch(&l, kernels->short_table, &table);
+  return ladei_cuda_leave(&call, code, "%zu blocks of %zu bytes on stream %p", wanted->count, wanted->bytes,
+                          (void *)stream->handle);
+}
+
+void ladei_cuda_fill_copy_kernel_ops(lade_runtime_ops *ops) {
+  ops->copy_kernel_load = copy_kernel_load;
+  ops->copy_kernel = copy_kernel;
+  ops->copy_kernel_table = copy_kernel_table;
+}
