@@ -4,6 +4,7 @@
  * then all fields of lade_pinned_stats.
  */
 #include "base/stat_keys.h"
+#include "host/caches/stat_list.h"
 #include "lade/pinned.h"
 
 /* ---- As PyTorch names them --------------------------------------------------------------------------------------- */
@@ -61,8 +62,8 @@ static int64_t free_time(const void *stats, size_t figure) {
 
 #define PINNED_COUNT(name, field) LADEI_STAT_ROW_PLAIN(lade_pinned_stats, name, field, LADEI_STAT_U64)
 #define PINNED_GAUGE(name, field) LADEI_STAT_ROW_GAUGE(lade_pinned_stats, name, field)
-#define PINNED_OWN_COUNT(field)   PINNED_COUNT(#field, field)
-#define PINNED_OWN_GAUGE(field)   PINNED_GAUGE(#field, field)
+#define PINNED_OWN_COUNT(field)   PINNED_COUNT(#field, field),
+#define PINNED_OWN_GAUGE(field)   PINNED_GAUGE(#field, field),
 
 static const ladei_stat_metric of_pytorch[] = {
     LADEI_STAT_ROW_COMPUTED_GAUGE("active_bytes", active_bytes),
@@ -78,40 +79,7 @@ static const ladei_stat_metric of_pytorch[] = {
 /* ---- lade's own -------------------------------------------------------------------------------------------------- */
 
 static const ladei_stat_metric of_lade[] = {
-    PINNED_OWN_COUNT(budget_bytes),
-    PINNED_OWN_COUNT(budget_faults),
-    PINNED_OWN_COUNT(budget_held_bytes),
-    PINNED_OWN_COUNT(budget_refusals),
-    PINNED_OWN_COUNT(budget_returns),
-    PINNED_OWN_GAUGE(cached_blocks),
-    PINNED_OWN_GAUGE(cached_bytes),
-    PINNED_OWN_COUNT(debug_findings),
-    PINNED_OWN_COUNT(driver_alloc_max_ns),
-    PINNED_OWN_COUNT(driver_alloc_min_ns),
-    PINNED_OWN_COUNT(driver_alloc_ns),
-    PINNED_OWN_COUNT(driver_allocs),
-    PINNED_OWN_COUNT(driver_free_max_ns),
-    PINNED_OWN_COUNT(driver_free_min_ns),
-    PINNED_OWN_COUNT(driver_free_ns),
-    PINNED_OWN_COUNT(driver_frees),
-    PINNED_OWN_COUNT(events_queried),
-    PINNED_OWN_COUNT(events_recorded),
-    PINNED_OWN_COUNT(hits),
-    PINNED_OWN_GAUGE(in_use_blocks),
-    PINNED_OWN_GAUGE(in_use_bytes),
-    PINNED_OWN_COUNT(limit_waits),
-    PINNED_OWN_COUNT(misses),
-    PINNED_OWN_COUNT(other_node_takes),
-    PINNED_OWN_GAUGE(pending_blocks),
-    PINNED_OWN_GAUGE(pending_bytes),
-    PINNED_OWN_COUNT(pressure_returns),
-    PINNED_OWN_COUNT(quarantined_uses),
-    PINNED_OWN_GAUGE(requested_bytes),
-    PINNED_OWN_GAUGE(reserved_bytes),
-    PINNED_OWN_GAUGE(segments),
-    PINNED_OWN_COUNT(streams_queried),
-    PINNED_OWN_COUNT(unreached_caches),
-};
+    LADEI_PINNED_STATS(PINNED_OWN_GAUGE, PINNED_OWN_COUNT, PINNED_OWN_COUNT, PINNED_OWN_COUNT)};
 
 _Static_assert(offsetof(lade_pinned_gauge, current) == 0 && offsetof(lade_pinned_gauge, peak) == 8 &&
                    offsetof(lade_pinned_gauge, allocated) == 16 && offsetof(lade_pinned_gauge, freed) == 24,

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "host/blocks/size_class.h"
+#include "host/caches/stat_list.h"
 #include "lade/pinned.h"
 
 /* A quantity that goes up and down. */
@@ -94,12 +95,7 @@ void ladei_pinned_timer_add(ladei_pinned_timer *timer, uint64_t calls, uint64_t 
 /* The shortest and the longest start anew. */
 void ladei_pinned_timer_reset_extremes(ladei_pinned_timer *timer);
 
-/* Sums that lade_pinned_stats has under the same names: a new one is a name here, and a field there. */
-#define LADEI_PINNED_SUMS(X)                                                                                           \
-  X(limit_waits)                                                                                                       \
-  X(other_node_takes)                                                                                                  \
-  X(unreached_caches) X(budget_refusals) X(budget_faults) X(budget_returns) X(pressure_returns)
-#define LADEI_PINNED_SUM_FIELD(name) _Atomic(uint64_t) name;
+#define LADEI_PINNED_COUNTER_FIELD(name) _Atomic(uint64_t) name;
 
 typedef struct ladei_pinned_pool_counters {
   ladei_pinned_gauge reserved_bytes;
@@ -109,7 +105,7 @@ typedef struct ladei_pinned_pool_counters {
   ladei_pinned_amount cached_peak; /* guard: pool->threads.lock */
   _Atomic(uint64_t) hits;          /* as read last */
   _Atomic(uint64_t) misses;
-  LADEI_PINNED_SUMS(LADEI_PINNED_SUM_FIELD)
+  LADEI_PINNED_STATS(LADEI_PINNED_STAT_NONE, LADEI_PINNED_STAT_NONE, LADEI_PINNED_COUNTER_FIELD, LADEI_PINNED_STAT_NONE)
   ladei_pinned_timer driver_allocs, driver_frees;
   lade_pinned_stats base; /* the sums at their last reset; guard: pool->threads.lock */
 } ladei_pinned_pool_counters;

@@ -198,9 +198,9 @@ static void counters_read(const ladei_pinned_pool_counters *counters, lade_pinne
   out->driver_free_ns = ladei_pinned_counter_read(&counters->driver_frees.total_ns);
   out->driver_free_min_ns = timer_min_read(&counters->driver_frees);
   out->driver_free_max_ns = ladei_pinned_counter_read(&counters->driver_frees.max_ns);
-#define SUM_READ(name) out->name = ladei_pinned_counter_read(&counters->name);
-  LADEI_PINNED_SUMS(SUM_READ)
-#undef SUM_READ
+#define COUNTER_READ(name) out->name = ladei_pinned_counter_read(&counters->name);
+  LADEI_PINNED_STATS(LADEI_PINNED_STAT_NONE, LADEI_PINNED_STAT_NONE, COUNTER_READ, LADEI_PINNED_STAT_NONE)
+#undef COUNTER_READ
 }
 
 const char *lade_pinned_debug_last(lade_pinned_pool *pool) {
@@ -226,27 +226,6 @@ static void stats_read(lade_pinned_pool *pool, lade_pinned_stats *out) {
 
 /* ---- Resets ------------------------------------------------------------------------------------------------------ */
 
-/* Fields that only grow; quarantined_uses, and the extremes of times, are none. */
-#define GROWING_GAUGES(X)                                                                                              \
-  X(requested_bytes)                                                                                                   \
-  X(in_use_bytes)                                                                                                      \
-  X(pending_bytes)                                                                                                     \
-  X(reserved_bytes) X(in_use_blocks) X(pending_blocks) X(cached_bytes) X(cached_blocks) X(segments)
-#define GROWING_SUMS(X)                                                                                                \
-  X(hits)                                                                                                              \
-  X(misses)                                                                                                            \
-  X(driver_allocs)                                                                                                     \
-  X(driver_frees)                                                                                                      \
-  X(driver_alloc_ns)                                                                                                   \
-  X(driver_free_ns)                                                                                                    \
-  X(events_recorded)                                                                                                   \
-  X(events_queried)                                                                                                    \
-  X(limit_waits)                                                                                                       \
-  X(streams_queried)                                                                                                   \
-  X(other_node_takes)                                                                                                  \
-  X(debug_findings)                                                                                                    \
-  X(unreached_caches) X(budget_refusals) X(budget_faults) X(budget_returns) X(pressure_returns)
-
 /* Below 0 if a reset came between two reads: the count now is less than that of the reset. */
 static uint64_t since(uint64_t sum, uint64_t base) { return sum > base ? sum - base : 0; }
 
@@ -255,8 +234,7 @@ static void base_subtract(const lade_pinned_stats *base, lade_pinned_stats *stat
   stats->name.allocated = since(stats->name.allocated, base->name.allocated);                                          \
   stats->name.freed = since(stats->name.freed, base->name.freed);
 #define SUM_SUBTRACT(name) stats->name = since(stats->name, base->name);
-  GROWING_GAUGES(GAUGE_SUBTRACT)
-  GROWING_SUMS(SUM_SUBTRACT)
+  LADEI_PINNED_STATS(GAUGE_SUBTRACT, SUM_SUBTRACT, SUM_SUBTRACT, LADEI_PINNED_STAT_NONE)
 #undef GAUGE_SUBTRACT
 #undef SUM_SUBTRACT
 }

@@ -8,6 +8,7 @@
 
 #include "base/decimal.h"
 #include "base/error.h"
+#include "host/caches/stat_list.h"
 
 /* A counter under the name that it gets. */
 typedef struct metric_sample {
@@ -51,21 +52,24 @@ static void name_clean(char *name) {
     if (!isalnum((unsigned char)*name)) *name = '_';
 }
 
+/* Whether the key is in a list of words, each with its NUL, up to an empty one. */
+static bool word_listed(const char *words, const char *key) {
+  while (*words != '\0' && strcmp(words, key) != 0) words += strlen(words) + 1;
+  return *words != '\0';
+}
+
 /* Single words that only grow; the others are gauges. */
 static bool word_is_counter(const char *key) {
-  static const char *const growing[] = {
-      /* pinned pools: those that host/state/stats.c resets */
-      "hits", "misses", "driver_allocs", "driver_frees", "driver_alloc_ns", "driver_free_ns", "events_recorded",
-      "events_queried", "limit_waits", "streams_queried", "other_node_takes", "debug_findings", "unreached_caches",
-      "budget_refusals", "budget_faults", "budget_returns", "pressure_returns",
-      /* pipelines */
-      "transfers_submitted", "transfers_completed", "transfers_failed", "bytes_completed", "copies", "direct_files",
-      "direct_refused", "callbacks_stalled_sum", "block_waits", "bytes_by_pread", "bytes_by_uring", "bytes_by_cufile",
-      "bytes_direct"};
+#define PINNED_WORD(name) #name "\0"
+  static const char pinned[] =
+      LADEI_PINNED_STATS(LADEI_PINNED_STAT_NONE, PINNED_WORD, PINNED_WORD, LADEI_PINNED_STAT_NONE);
+#undef PINNED_WORD
+  static const char pipelines[] =
+      "transfers_submitted\0transfers_completed\0transfers_failed\0bytes_completed\0copies\0"
+      "direct_files\0direct_refused\0callbacks_stalled_sum\0block_waits\0bytes_by_pread\0"
+      "bytes_by_uring\0bytes_by_cufile\0bytes_direct\0";
   if (strncmp(key, "num_", 4) == 0) return true;
-  for (size_t i = 0; i < sizeof growing / sizeof *growing; i++)
-    if (strcmp(key, growing[i]) == 0) return true;
-  return false;
+  return word_listed(pinned, key) || word_listed(pipelines, key);
 }
 
 /* The bytes of a name without an ending that it has; 0: it has not. */
