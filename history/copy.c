@@ -75,7 +75,7 @@ lade_history *ladei_history_show(ladei_history_copy *copy) {
   for (size_t i = 0; i < copy->count; i++) events[i] = event_show(copy, &copy->events[i]);
   view->copy = *copy;
   view->events = events;
-  view->public = (lade_history){events, copy->count, copy->lost_count, copy->lost_context_count};
+  view->public = (lade_history){events, copy->count, copy->lost_count, copy->lost_context_count, copy->capacity};
   return &view->public;
 }
 

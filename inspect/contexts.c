@@ -45,10 +45,10 @@ static lade_status contexts_grow(ladei_inspect_contexts *contexts) {
   return LADE_OK;
 }
 
-static lade_status frame_read(lade_snapshot *snapshot, const lade_frame *frame, lade_snapshot_frame *out) {
+static lade_status frame_read(lade_snapshot *snapshot, const lade_frame *frame, ladei_snapshot_frame *out) {
   memset(out, 0, sizeof *out);
   out->line = frame->line;
-  out->module = LADE_SNAPSHOT_NONE;
+  out->module = LADEI_SNAPSHOT_NONE;
   LADEI_TRY(ladei_inspect_text(snapshot, frame->function, &out->function));
   return ladei_inspect_text(snapshot, frame->file, &out->file);
 }
@@ -57,7 +57,7 @@ static lade_status frame_read(lade_snapshot *snapshot, const lade_frame *frame, 
 static lade_status described_stack(const lade_snapshot_options *options, lade_snapshot *snapshot, const void *context,
                                    uint32_t *out) {
   lade_frame described[MOST_FRAMES];
-  lade_snapshot_frame frames[MOST_FRAMES];
+  ladei_snapshot_frame frames[MOST_FRAMES];
   memset(described, 0, sizeof described);
   size_t count = options->describe(options->user, context, described, MOST_FRAMES);
   if (count > MOST_FRAMES) count = MOST_FRAMES;
@@ -69,7 +69,7 @@ static lade_status described_stack(const lade_snapshot_options *options, lade_sn
 typedef struct snapshot_frames {
   ladei_inspect_contexts *contexts;
   lade_snapshot *snapshot;
-  lade_snapshot_frame frames[MOST_FRAMES];
+  ladei_snapshot_frame frames[MOST_FRAMES];
   size_t count;
 } snapshot_frames;
 
@@ -80,24 +80,24 @@ static lade_status module_find(lade_snapshot *snapshot, const char *module_path,
   LADEI_TRY(ladei_inspect_text(snapshot, module_path, &path));
   LADEI_TRY(ladei_inspect_text(snapshot, id, &build_id));
   for (size_t i = snapshot->modules.count; i > 0; i--) {
-    lade_snapshot_module *known = &snapshot->modules.rows[i - 1];
+    ladei_snapshot_module *known = &snapshot->modules.rows[i - 1];
     if (known->path != path || known->base != base || known->build_id != build_id) continue;
     if (known->bytes < bytes) known->bytes = bytes;
     *out = (uint32_t)(i - 1);
     return LADE_OK;
   }
-  lade_snapshot_module *module = LADEI_INSPECT_ADD(&snapshot->modules);
+  ladei_snapshot_module *module = LADEI_INSPECT_ADD(&snapshot->modules);
   if (module == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  *module = (lade_snapshot_module){.base = base, .bytes = bytes, .path = path, .build_id = build_id};
+  *module = (ladei_snapshot_module){.base = base, .bytes = bytes, .path = path, .build_id = build_id};
   *out = (uint32_t)(snapshot->modules.count - 1);
   return LADE_OK;
 }
 
 /* The next frame of the list, without names. NULL: it is full. */
-static lade_snapshot_frame *frame_next(snapshot_frames *list, uint64_t address, uint32_t module) {
-  assert(list->count <= MOST_FRAMES && (module == LADE_SNAPSHOT_NONE || module < list->snapshot->modules.count));
+static ladei_snapshot_frame *frame_next(snapshot_frames *list, uint64_t address, uint32_t module) {
+  assert(list->count <= MOST_FRAMES && (module == LADEI_SNAPSHOT_NONE || module < list->snapshot->modules.count));
   if (list->count == MOST_FRAMES) return NULL;
-  lade_snapshot_frame *frame = &list->frames[list->count++];
+  ladei_snapshot_frame *frame = &list->frames[list->count++];
   memset(frame, 0, sizeof *frame); /* stacks are compared by bytes */
   frame->address = address;
   frame->module = module;
@@ -107,10 +107,10 @@ static lade_snapshot_frame *frame_next(snapshot_frames *list, uint64_t address, 
 /* A frame from the program's own function. */
 static lade_status frame_visit(void *user, const lade_stack_frame *from) {
   snapshot_frames *list = user;
-  uint32_t module = LADE_SNAPSHOT_NONE;
+  uint32_t module = LADEI_SNAPSHOT_NONE;
   if (from->module != NULL)
     LADEI_TRY(module_find(list->snapshot, from->module, from->base, from->build_id, 0, &module));
-  lade_snapshot_frame *to = frame_next(list, from->address, module);
+  ladei_snapshot_frame *to = frame_next(list, from->address, module);
   if (to == NULL) return LADE_OK;
   to->line = from->line;
   LADEI_TRY(ladei_inspect_text(list->snapshot, from->function, &to->function));
@@ -120,7 +120,7 @@ static lade_status frame_visit(void *user, const lade_stack_frame *from) {
 /* C3 */
 static lade_status known_module_find(snapshot_frames *list, const ladei_module *module, uint32_t *out) {
   ladei_inspect_contexts *contexts = list->contexts;
-  *out = LADE_SNAPSHOT_NONE;
+  *out = LADEI_SNAPSHOT_NONE;
   if (module == NULL) return LADE_OK;
   for (size_t i = contexts->modules.count; i > 0; i--) {
     if (contexts->modules.rows[i - 1].module != module) continue;
@@ -146,7 +146,7 @@ static lade_status address_visit(void *user, uint64_t address, ladei_module *mod
 static lade_status context_describe(ladei_inspect_contexts *contexts, lade_snapshot *snapshot,
                                     const ladei_history_context *context, uint32_t *out) {
   const lade_snapshot_options *options = contexts->options;
-  *out = LADE_SNAPSHOT_NONE;
+  *out = LADEI_SNAPSHOT_NONE;
   if (options->describe != NULL) return described_stack(options, snapshot, context->handle, out);
   if (context->describe == NULL) return LADE_OK;
   snapshot_frames list = {.contexts = contexts, .snapshot = snapshot};
@@ -172,7 +172,7 @@ static lade_status context_find(ladei_inspect_contexts *contexts, lade_snapshot 
 
 lade_status ladei_inspect_context_stack(ladei_inspect_contexts *contexts, lade_snapshot *snapshot,
                                         const ladei_history_context *context, uint32_t *out) {
-  *out = LADE_SNAPSHOT_NONE;
+  *out = LADEI_SNAPSHOT_NONE;
   if (context == NULL || (contexts->options->flags & LADE_SNAPSHOT_NO_STACKS) != 0) return LADE_OK;
   if (contexts->used * 2 >= contexts->room) LADEI_TRY(contexts_grow(contexts));
   size_t slot =

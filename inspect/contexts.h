@@ -49,7 +49,7 @@ typedef struct ladei_inspect_contexts {
 
 /* Drops all entries, for another part, whose contexts may have the handles of those of the part before. */
 void ladei_inspect_contexts_clear(ladei_inspect_contexts *contexts);
-/* The stack of a context; LADE_SNAPSHOT_NONE for NULL and a note's text. LADE_ERR_OUT_OF_HOST_MEMORY. No lock held. */
+/* The stack of a context; LADEI_SNAPSHOT_NONE for NULL and a note's text. LADE_ERR_OUT_OF_HOST_MEMORY. No lock held. */
 lade_status ladei_inspect_context_stack(ladei_inspect_contexts *contexts, lade_snapshot *snapshot,
                                         const ladei_history_context *context, uint32_t *out);
 

@@ -26,30 +26,30 @@ uint64_t ladei_inspect_events_time_ns(const ladei_history_copy *history, bool si
 }
 
 static uint32_t flags_of(uint64_t what) {
-  if ((what & LADEI_HISTORY_LARGE) != 0) return LADE_SNAPSHOT_SEGMENT_LARGE;
-  return (what & LADEI_HISTORY_SMALL) != 0 ? LADE_SNAPSHOT_SEGMENT_SMALL : 0;
+  if ((what & LADEI_HISTORY_LARGE) != 0) return LADEI_SNAPSHOT_SEGMENT_LARGE;
+  return (what & LADEI_HISTORY_SMALL) != 0 ? LADEI_SNAPSHOT_SEGMENT_SMALL : 0;
 }
 
 static lade_status event_read(lade_snapshot *snapshot, ladei_inspect_contexts *contexts,
                               const ladei_history_event *from, uint64_t time_ns, tag_texts *texts,
-                              lade_snapshot_event *out) {
+                              ladei_snapshot_event *out) {
   uint32_t stack;
   LADEI_TRY(ladei_inspect_context_stack(contexts, snapshot, from->context, &stack));
   LADEI_TRY(tags_read(snapshot, from->tags, texts));
   uint32_t label = texts->label;
   const char *note = ladei_history_event_text(from);
   if (note != NULL) LADEI_TRY(ladei_inspect_text(snapshot, note, &label));
-  *out = (lade_snapshot_event){.time_ns = time_ns,
-                               .address = from->address,
-                               .bytes = from->bytes,
-                               .block_bytes = ladei_history_what_block_bytes(from->what),
-                               .stream = (uint64_t)(uintptr_t)from->stream,
-                               .pool = from->pool,
-                               .stack = stack,
-                               .label = label,
-                               .scopes = texts->scopes,
-                               .action = ladei_history_what_action(from->what),
-                               .flags = flags_of(from->what)};
+  *out = (ladei_snapshot_event){.time_ns = time_ns,
+                                .address = from->address,
+                                .bytes = from->bytes,
+                                .block_bytes = ladei_history_what_block_bytes(from->what),
+                                .stream = (uint64_t)(uintptr_t)from->stream,
+                                .pool = from->pool,
+                                .stack = stack,
+                                .label = label,
+                                .scopes = texts->scopes,
+                                .action = ladei_history_what_action(from->what),
+                                .flags = flags_of(from->what)};
   return LADE_OK;
 }
 
@@ -57,19 +57,19 @@ static bool pool_is_other(const ladei_history_event *event, const lade_device_po
   return pool != NULL && (event->pool.first != pool->first || event->pool.second != pool->second);
 }
 
-_Static_assert(sizeof(lade_snapshot_event) == sizeof(ladei_history_event), "a copy becomes rows in place");
+_Static_assert(sizeof(ladei_snapshot_event) == sizeof(ladei_history_event), "a copy becomes rows in place");
 
 /* Makes rows of the copy's events, in its memory; *out of them. Their references go, also where it fails. */
 static lade_status events_convert(lade_snapshot *snapshot, ladei_inspect_contexts *contexts,
                                   ladei_history_copy *history, bool simulated, const lade_device_pool_id *pool,
                                   size_t *out) {
-  lade_snapshot_event *rows = (lade_snapshot_event *)(void *)history->events;
+  ladei_snapshot_event *rows = (ladei_snapshot_event *)(void *)history->events;
   lade_status status = LADE_OK;
   tag_texts texts = {NULL, 0, 0};
   *out = 0;
   for (size_t i = 0; i < history->count; i++) {
     ladei_history_event event = history->events[i]; /* row *out may be in its place */
-    lade_snapshot_event row;
+    ladei_snapshot_event row;
     if (status == LADE_OK && !pool_is_other(&event, pool)) {
       uint64_t time_ns = ladei_inspect_events_time_ns(history, simulated, event.ticks);
       status = event_read(snapshot, contexts, &event, time_ns, &texts, &row);
@@ -85,7 +85,7 @@ static lade_status events_convert(lade_snapshot *snapshot, ladei_inspect_context
 
 lade_status ladei_inspect_events_add(lade_snapshot *snapshot, ladei_inspect_contexts *contexts,
                                      ladei_history_copy *history, bool simulated, const lade_device_pool_id *pool) {
-  lade_snapshot_part *part = ladei_inspect_part(snapshot);
+  ladei_snapshot_part *part = ladei_inspect_part(snapshot);
   size_t room = history->count, count;
   part->lost_count = history->lost_count;
   part->max_entries = history->capacity;
@@ -93,7 +93,7 @@ lade_status ladei_inspect_events_add(lade_snapshot *snapshot, ladei_inspect_cont
   LADEI_TRY(events_convert(snapshot, contexts, history, simulated, pool, &count));
   if (snapshot->events.count == 0) { /* as they are */
     free(snapshot->events.rows);
-    snapshot->events.rows = (lade_snapshot_event *)(void *)history->events;
+    snapshot->events.rows = (ladei_snapshot_event *)(void *)history->events;
     snapshot->events.room = room;
     history->events = NULL;
   } else {

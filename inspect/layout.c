@@ -59,7 +59,7 @@ static void block_remove(ladei_inspect_layout *layout, layout_block *block) {
 static void block_clear(layout_block *block) {
   block->row.state = LADE_DEVICE_BLOCK_INACTIVE;
   block->row.requested_bytes = 0;
-  block->row.stack = LADE_SNAPSHOT_NONE;
+  block->row.stack = LADEI_SNAPSHOT_NONE;
   block->row.note = 0;
   block->recalled = false;
 }
@@ -133,7 +133,7 @@ static lade_status block_carve(ladei_inspect_layout *layout, uint64_t address, u
 
 /* --- undoing ------------------------------------------------------------------------------------------------------ */
 
-static lade_status alloc_undo(ladei_inspect_layout *layout, const lade_snapshot_event *event, bool *fits) {
+static lade_status alloc_undo(ladei_inspect_layout *layout, const ladei_snapshot_event *event, bool *fits) {
   layout_block *block = block_at(layout, event->address);
   *fits = block != NULL && !block_is_inactive(block);
   if (!*fits) return LADE_OK;
@@ -142,7 +142,7 @@ static lade_status alloc_undo(ladei_inspect_layout *layout, const lade_snapshot_
   return LADE_OK;
 }
 
-static void block_take_event(layout_block *block, const lade_snapshot_event *event, lade_device_block_state state) {
+static void block_take_event(layout_block *block, const ladei_snapshot_event *event, lade_device_block_state state) {
   block->row.state = state;
   block->row.requested_bytes = event->bytes;
   block->row.stack = event->stack;
@@ -150,7 +150,7 @@ static void block_take_event(layout_block *block, const lade_snapshot_event *eve
   block->recalled = true;
 }
 
-static lade_status free_requested_undo(ladei_inspect_layout *layout, const lade_snapshot_event *event, bool *fits) {
+static lade_status free_requested_undo(ladei_inspect_layout *layout, const ladei_snapshot_event *event, bool *fits) {
   layout_block *block = block_at(layout, event->address);
   *fits = block != NULL && block->row.state == LADE_DEVICE_BLOCK_PENDING_FREE;
   if (*fits) block_take_event(block, event, LADE_DEVICE_BLOCK_ALLOCATED);
@@ -158,14 +158,14 @@ static lade_status free_requested_undo(ladei_inspect_layout *layout, const lade_
 }
 
 /* The size that an allocator gives to a request, where the event does not tell, as in files of others. */
-static uint64_t block_bytes_of(const lade_snapshot_event *event) {
+static uint64_t block_bytes_of(const ladei_snapshot_event *event) {
   enum { QUANTUM = 512 };
   if (event->block_bytes > 0) return event->block_bytes;
   uint64_t bytes = event->bytes < UINT64_MAX - QUANTUM ? event->bytes : UINT64_MAX - QUANTUM;
   return bytes == 0 ? QUANTUM : (bytes + QUANTUM - 1) / QUANTUM * QUANTUM;
 }
 
-static lade_status free_completed_undo(ladei_inspect_layout *layout, const lade_snapshot_event *event, bool *fits) {
+static lade_status free_completed_undo(ladei_inspect_layout *layout, const ladei_snapshot_event *event, bool *fits) {
   layout_block *block;
   lade_status status = block_carve(layout, event->address, block_bytes_of(event), &block);
   *fits = block != NULL;
@@ -173,7 +173,7 @@ static lade_status free_completed_undo(ladei_inspect_layout *layout, const lade_
   return status;
 }
 
-static lade_status annotate_undo(ladei_inspect_layout *layout, const lade_snapshot_event *event, bool *fits) {
+static lade_status annotate_undo(ladei_inspect_layout *layout, const ladei_snapshot_event *event, bool *fits) {
   layout_block *block = block_at(layout, event->address);
   *fits = block != NULL && !block_is_inactive(block);
   if (!*fits) return LADE_OK;
@@ -220,7 +220,7 @@ static void segment_shrink_or_remove(ladei_inspect_layout *layout, layout_segmen
 }
 
 /* The range came with the event. */
-static lade_status range_remove(ladei_inspect_layout *layout, const lade_snapshot_event *event, bool *fits) {
+static lade_status range_remove(ladei_inspect_layout *layout, const ladei_snapshot_event *event, bool *fits) {
   uint64_t address = event->address, bytes = event->bytes;
   *fits = range_is_inactive(layout, address, bytes);
   if (!*fits) return LADE_OK;
@@ -255,7 +255,7 @@ static bool range_is_free(const ladei_inspect_layout *layout, uint64_t address, 
 
 static bool segments_are_one(const layout_segment *low, const layout_segment *high) {
   return low != NULL && high != NULL && segment_end(low) == high->row.address &&
-         (low->row.flags & high->row.flags & LADE_SNAPSHOT_SEGMENT_EXPANDABLE) != 0 &&
+         (low->row.flags & high->row.flags & LADEI_SNAPSHOT_SEGMENT_EXPANDABLE) != 0 &&
          low->row.stream == high->row.stream && low->row.flags == high->row.flags &&
          low->row.pool.first == high->row.pool.first && low->row.pool.second == high->row.pool.second;
 }
@@ -271,7 +271,7 @@ static layout_segment *segment_join(ladei_inspect_layout *layout, layout_segment
 }
 
 /* The range went with the event. */
-static lade_status range_add(ladei_inspect_layout *layout, const lade_snapshot_event *event, bool *fits) {
+static lade_status range_add(ladei_inspect_layout *layout, const ladei_snapshot_event *event, bool *fits) {
   enum { LARGEST_SMALL_SEGMENT = 2 << 20 }; /* where the event does not tell */
   *fits = range_is_free(layout, event->address, event->bytes);
   if (!*fits) return LADE_OK;
@@ -282,18 +282,18 @@ static lade_status range_add(ladei_inspect_layout *layout, const lade_snapshot_e
     free(block);
     return no_memory();
   }
-  segment->row = (lade_snapshot_segment){.address = event->address,
-                                         .total_bytes = event->bytes,
-                                         .stream = event->stream,
-                                         .pool = event->pool,
-                                         .part = event->part,
-                                         .stack = event->stack,
-                                         .numa_node = -1};
-  if (event->action == LADE_DEVICE_SEGMENT_UNMAP) segment->row.flags |= LADE_SNAPSHOT_SEGMENT_EXPANDABLE;
+  segment->row = (ladei_snapshot_segment){.address = event->address,
+                                          .total_bytes = event->bytes,
+                                          .stream = event->stream,
+                                          .pool = event->pool,
+                                          .part = event->part,
+                                          .stack = event->stack,
+                                          .numa_node = -1};
+  if (event->action == LADE_DEVICE_SEGMENT_UNMAP) segment->row.flags |= LADEI_SNAPSHOT_SEGMENT_EXPANDABLE;
   bool is_large =
-      event->flags == 0 ? event->bytes > LARGEST_SMALL_SEGMENT : (event->flags & LADE_SNAPSHOT_SEGMENT_LARGE) != 0;
-  if (is_large) segment->row.flags |= LADE_SNAPSHOT_SEGMENT_LARGE;
-  block->row = (lade_snapshot_block){.address = event->address, .bytes = event->bytes};
+      event->flags == 0 ? event->bytes > LARGEST_SMALL_SEGMENT : (event->flags & LADEI_SNAPSHOT_SEGMENT_LARGE) != 0;
+  if (is_large) segment->row.flags |= LADEI_SNAPSHOT_SEGMENT_LARGE;
+  block->row = (ladei_snapshot_block){.address = event->address, .bytes = event->bytes};
   block_clear(block);
   segment_insert(layout, segment);
   block_insert(layout, block);
@@ -304,7 +304,7 @@ static lade_status range_add(ladei_inspect_layout *layout, const lade_snapshot_e
   return LADE_OK;
 }
 
-lade_status ladei_inspect_layout_undo(ladei_inspect_layout *layout, const lade_snapshot_event *event) {
+lade_status ladei_inspect_layout_undo(ladei_inspect_layout *layout, const ladei_snapshot_event *event) {
   lade_status status = LADE_OK;
   bool fits = true;
   switch ((lade_device_action)event->action) {
@@ -336,7 +336,7 @@ void ladei_inspect_layout_destroy(ladei_inspect_layout *layout) {
   *layout = (ladei_inspect_layout){.unfit = 0};
 }
 
-static lade_status segment_load(const lade_snapshot *snapshot, const lade_snapshot_segment *row,
+static lade_status segment_load(const lade_snapshot *snapshot, const ladei_snapshot_segment *row,
                                 ladei_inspect_layout *layout) {
   layout_segment *segment = calloc(1, sizeof *segment);
   if (segment == NULL) return no_memory();
@@ -353,7 +353,7 @@ static lade_status segment_load(const lade_snapshot *snapshot, const lade_snapsh
 
 lade_status ladei_inspect_layout_create(const lade_snapshot *snapshot, uint32_t part, ladei_inspect_layout *out) {
   ladei_inspect_layout layout = {.unfit = 0};
-  const lade_snapshot_part *row = &snapshot->parts.rows[part];
+  const ladei_snapshot_part *row = &snapshot->parts.rows[part];
   for (uint64_t i = row->first_segment; i < row->first_segment + row->segment_count; i++) {
     lade_status status = segment_load(snapshot, &snapshot->segments.rows[i], &layout);
     if (status == LADE_OK) continue;

@@ -28,13 +28,13 @@
 #include "inspect/snapshot.h"
 
 typedef struct ladei_inspect_layout_segment {
-  ladei_order_node node;     /* by address */
-  lade_snapshot_segment row; /* address and total_bytes are kept true; ranges of blocks and sums are not */
+  ladei_order_node node;      /* by address */
+  ladei_snapshot_segment row; /* address and total_bytes are kept true; ranges of blocks and sums are not */
 } ladei_inspect_layout_segment;
 
 typedef struct ladei_inspect_layout_block {
   ladei_order_node node; /* by address */
-  lade_snapshot_block row;
+  ladei_snapshot_block row;
   bool recalled;
 } ladei_inspect_layout_block;
 
@@ -49,7 +49,7 @@ lade_status ladei_inspect_layout_create(const lade_snapshot *snapshot, uint32_t 
 void ladei_inspect_layout_destroy(ladei_inspect_layout *layout);
 
 /* After LADE_ERR_OUT_OF_HOST_MEMORY it can only be destroyed. */
-lade_status ladei_inspect_layout_undo(ladei_inspect_layout *layout, const lade_snapshot_event *event);
+lade_status ladei_inspect_layout_undo(ladei_inspect_layout *layout, const ladei_snapshot_event *event);
 
 /* Neighbours in the order of addresses; NULL at the end. `next_block` of NULL is the first. */
 const ladei_inspect_layout_segment *ladei_inspect_layout_next_segment(const ladei_inspect_layout *layout,

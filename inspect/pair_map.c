@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "lade/inspect.h"
+#include "inspect/rows.h"
 
 static size_t place_of(const ladei_pair_map *map, uint64_t first, uint64_t second) {
   uint64_t hash = (first ^ second * UINT64_C(0xC2B2AE3D27D4EB4F)) * UINT64_C(0x9E3779B97F4A7C15);
@@ -42,7 +42,7 @@ uint32_t *ladei_pair_map_value(ladei_pair_map *map, uint64_t first, uint64_t sec
   if (map->count * 2 >= map->room && !map_grow(map)) return NULL;
   ladei_pair_map_entry *entry = &map->entries[place_of(map, first, second)];
   assert(!entry->used && map->count * 2 < map->room);
-  *entry = (ladei_pair_map_entry){first, second, LADE_SNAPSHOT_NONE, 1};
+  *entry = (ladei_pair_map_entry){first, second, LADEI_SNAPSHOT_NONE, 1};
   map->count++;
   return &entry->value;
 }

@@ -22,7 +22,7 @@ typedef struct ladei_pair_map {
   size_t count;
 } ladei_pair_map;
 
-/* The place of a pair's value; a missing one is made, with LADE_SNAPSHOT_NONE. Valid until the next call. NULL:
+/* The place of a pair's value; a missing one is made, with LADEI_SNAPSHOT_NONE. Valid until the next call. NULL:
  * LADE_ERR_OUT_OF_HOST_MEMORY, recorded; never for one that is there. */
 uint32_t *ladei_pair_map_value(ladei_pair_map *map, uint64_t first, uint64_t second);
 /* The same of a pair that is there; NULL: it is not. */

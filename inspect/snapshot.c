@@ -139,21 +139,21 @@ lade_status ladei_inspect_text(lade_snapshot *snapshot, const char *text, uint32
 }
 
 static uint64_t stack_hash(const lade_snapshot *snapshot, uint32_t number) {
-  const lade_snapshot_stack *stack = &snapshot->stacks.rows[number];
+  const ladei_snapshot_stack *stack = &snapshot->stacks.rows[number];
   return XXH3_64bits(snapshot->frames.rows + stack->first_frame, stack->frame_count * sizeof *snapshot->frames.rows);
 }
 
-lade_status ladei_inspect_stack(lade_snapshot *snapshot, const lade_snapshot_frame *frames, size_t count,
+lade_status ladei_inspect_stack(lade_snapshot *snapshot, const ladei_snapshot_frame *frames, size_t count,
                                 uint32_t *out) {
   if (count == 0) {
-    *out = LADE_SNAPSHOT_NONE;
+    *out = LADEI_SNAPSHOT_NONE;
     return LADE_OK;
   }
   LADEI_TRY(index_grow(snapshot, &snapshot->stack_index, stack_hash));
   uint64_t hash = XXH3_64bits(frames, count * sizeof *frames);
   ladei_inspect_index *index = &snapshot->stack_index;
   for (size_t place = hash & (index->room - 1); index->places[place] != 0; place = (place + 1) & (index->room - 1)) {
-    const lade_snapshot_stack *known = &snapshot->stacks.rows[index->places[place] - 1];
+    const ladei_snapshot_stack *known = &snapshot->stacks.rows[index->places[place] - 1];
     if (known->frame_count != count) continue;
     if (memcmp(snapshot->frames.rows + known->first_frame, frames, count * sizeof *frames) != 0) continue;
     *out = index->places[place] - 1;
@@ -161,9 +161,9 @@ lade_status ladei_inspect_stack(lade_snapshot *snapshot, const lade_snapshot_fra
   }
   assert(index->used == snapshot->stacks.count); /* each stack is there once */
   LADEI_TRY(LADEI_INSPECT_RESERVE(&snapshot->frames, count));
-  lade_snapshot_stack *stack = LADEI_INSPECT_ADD(&snapshot->stacks);
+  ladei_snapshot_stack *stack = LADEI_INSPECT_ADD(&snapshot->stacks);
   if (stack == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  *stack = (lade_snapshot_stack){.first_frame = snapshot->frames.count, .frame_count = count};
+  *stack = (ladei_snapshot_stack){.first_frame = snapshot->frames.count, .frame_count = count};
   memcpy(snapshot->frames.rows + snapshot->frames.count, frames, count * sizeof *frames);
   snapshot->frames.count += count;
   *out = (uint32_t)(snapshot->stacks.count - 1);
@@ -217,13 +217,13 @@ void lade_snapshot_destroy(lade_snapshot *snapshot) {
   free(snapshot);
 }
 
-lade_snapshot_part *ladei_inspect_part(lade_snapshot *snapshot) {
+ladei_snapshot_part *ladei_inspect_part(lade_snapshot *snapshot) {
   return snapshot->parts.count == 0 ? NULL : &snapshot->parts.rows[snapshot->parts.count - 1];
 }
 
 /* S1: the last part has the rows since it began. */
 static void part_end(lade_snapshot *snapshot) {
-  lade_snapshot_part *part = ladei_inspect_part(snapshot);
+  ladei_snapshot_part *part = ladei_inspect_part(snapshot);
   if (part == NULL) return;
   assert(part->first_segment <= snapshot->segments.count && part->first_block <= snapshot->blocks.count);
   assert(part->first_event <= snapshot->events.count && part->first_counter <= snapshot->counters.count);
@@ -238,7 +238,7 @@ lade_status ladei_inspect_part_begin(lade_snapshot *snapshot, lade_part_kind kin
   uint32_t text;
   part_end(snapshot);
   LADEI_TRY(ladei_inspect_text(snapshot, name, &text));
-  lade_snapshot_part *part = LADEI_INSPECT_ADD(&snapshot->parts);
+  ladei_snapshot_part *part = LADEI_INSPECT_ADD(&snapshot->parts);
   if (part == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   part->kind = kind;
   part->device = device;
@@ -254,10 +254,10 @@ lade_status ladei_inspect_part_begin(lade_snapshot *snapshot, lade_part_kind kin
 lade_status ladei_inspect_counter(lade_snapshot *snapshot, const char *key, int64_t value) {
   uint32_t text;
   LADEI_TRY(ladei_inspect_text(snapshot, key, &text));
-  lade_snapshot_counter *counter = LADEI_INSPECT_ADD(&snapshot->counters);
+  ladei_snapshot_counter *counter = LADEI_INSPECT_ADD(&snapshot->counters);
   if (counter == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   assert(snapshot->parts.count > 0);
-  *counter = (lade_snapshot_counter){.value = value, .key = text, .part = (uint32_t)(snapshot->parts.count - 1)};
+  *counter = (ladei_snapshot_counter){.value = value, .key = text, .part = (uint32_t)(snapshot->parts.count - 1)};
   return LADE_OK;
 }
 
@@ -265,11 +265,11 @@ lade_status ladei_inspect_counter_visit(const char *key, int64_t value, void *us
   return ladei_inspect_counter(user, key, value);
 }
 
-static lade_status setting_add(lade_snapshot *snapshot, const char *key, lade_snapshot_setting_kind kind,
-                               lade_snapshot_setting **out) {
+static lade_status setting_add(lade_snapshot *snapshot, const char *key, ladei_snapshot_setting_kind kind,
+                               ladei_snapshot_setting **out) {
   uint32_t text;
   LADEI_TRY(ladei_inspect_text(snapshot, key, &text));
-  lade_snapshot_setting *setting = LADEI_INSPECT_ADD(&snapshot->settings);
+  ladei_snapshot_setting *setting = LADEI_INSPECT_ADD(&snapshot->settings);
   if (setting == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   assert(snapshot->parts.count > 0);
   setting->key = text;
@@ -280,22 +280,22 @@ static lade_status setting_add(lade_snapshot *snapshot, const char *key, lade_sn
 }
 
 lade_status ladei_inspect_integer(lade_snapshot *snapshot, const char *key, int64_t value) {
-  lade_snapshot_setting *setting;
-  LADEI_TRY(setting_add(snapshot, key, LADE_SNAPSHOT_SETTING_INTEGER, &setting));
+  ladei_snapshot_setting *setting;
+  LADEI_TRY(setting_add(snapshot, key, LADEI_SNAPSHOT_SETTING_INTEGER, &setting));
   setting->integer = value;
   return LADE_OK;
 }
 
 lade_status ladei_inspect_bool(lade_snapshot *snapshot, const char *key, bool value) {
-  lade_snapshot_setting *setting;
-  LADEI_TRY(setting_add(snapshot, key, LADE_SNAPSHOT_SETTING_BOOL, &setting));
+  ladei_snapshot_setting *setting;
+  LADEI_TRY(setting_add(snapshot, key, LADEI_SNAPSHOT_SETTING_BOOL, &setting));
   setting->integer = value;
   return LADE_OK;
 }
 
 lade_status ladei_inspect_real(lade_snapshot *snapshot, const char *key, double value) {
-  lade_snapshot_setting *setting;
-  LADEI_TRY(setting_add(snapshot, key, LADE_SNAPSHOT_SETTING_REAL, &setting));
+  ladei_snapshot_setting *setting;
+  LADEI_TRY(setting_add(snapshot, key, LADEI_SNAPSHOT_SETTING_REAL, &setting));
   setting->real = value;
   return LADE_OK;
 }
@@ -303,8 +303,8 @@ lade_status ladei_inspect_real(lade_snapshot *snapshot, const char *key, double 
 lade_status ladei_inspect_setting_text(lade_snapshot *snapshot, const char *key, const char *value) {
   uint32_t text;
   LADEI_TRY(ladei_inspect_text(snapshot, value, &text));
-  lade_snapshot_setting *setting;
-  LADEI_TRY(setting_add(snapshot, key, LADE_SNAPSHOT_SETTING_TEXT, &setting));
+  ladei_snapshot_setting *setting;
+  LADEI_TRY(setting_add(snapshot, key, LADEI_SNAPSHOT_SETTING_TEXT, &setting));
   setting->text = text;
   return LADE_OK;
 }
@@ -316,12 +316,12 @@ static lade_status refuse(const char *table, size_t row, const char *what) {
 }
 
 static bool stack_is_known(const lade_snapshot *snapshot, uint32_t stack) {
-  return stack == LADE_SNAPSHOT_NONE || stack < snapshot->stacks.count;
+  return stack == LADEI_SNAPSHOT_NONE || stack < snapshot->stacks.count;
 }
 
 /* S2, S3, S5 for one segment. */
 static lade_status segment_finish(lade_snapshot *snapshot, size_t row) {
-  lade_snapshot_segment *segment = &snapshot->segments.rows[row];
+  ladei_snapshot_segment *segment = &snapshot->segments.rows[row];
   if (!stack_is_known(snapshot, segment->stack)) return refuse("segment", row, "a stack that is not there");
   if (segment->first_block > snapshot->blocks.count ||
       segment->block_count > snapshot->blocks.count - segment->first_block)
@@ -329,7 +329,7 @@ static lade_status segment_finish(lade_snapshot *snapshot, size_t row) {
   uint64_t at = segment->address;
   uint64_t allocated = 0, active = 0, requested = 0;
   for (size_t i = segment->first_block; i < segment->first_block + segment->block_count; i++) {
-    const lade_snapshot_block *block = &snapshot->blocks.rows[i];
+    const ladei_snapshot_block *block = &snapshot->blocks.rows[i];
     if (block->address != at) return refuse("block", i, "does not begin where the block before it ends");
     if (block->bytes == 0 || block->bytes > UINT64_MAX - at)
       return refuse("block", i, "its size is 0, or ends beyond all memory");
@@ -351,10 +351,10 @@ static lade_status segment_finish(lade_snapshot *snapshot, size_t row) {
 }
 
 static lade_status part_finish(lade_snapshot *snapshot, size_t row) {
-  const lade_snapshot_part *part = &snapshot->parts.rows[row];
+  const ladei_snapshot_part *part = &snapshot->parts.rows[row];
   uint64_t end = 0, next_block = part->first_block;
   for (size_t i = part->first_segment; i < part->first_segment + part->segment_count; i++) {
-    lade_snapshot_segment *segment = &snapshot->segments.rows[i];
+    ladei_snapshot_segment *segment = &snapshot->segments.rows[i];
     segment->part = (uint32_t)row;
     LADEI_TRY(segment_finish(snapshot, i));
     if (segment->first_block != next_block)
@@ -370,9 +370,9 @@ static lade_status part_finish(lade_snapshot *snapshot, size_t row) {
 
 static lade_status events_finish(lade_snapshot *snapshot) {
   for (size_t p = 0; p < snapshot->parts.count; p++) {
-    const lade_snapshot_part *part = &snapshot->parts.rows[p];
+    const ladei_snapshot_part *part = &snapshot->parts.rows[p];
     for (size_t i = part->first_event; i < part->first_event + part->event_count; i++) {
-      lade_snapshot_event *event = &snapshot->events.rows[i];
+      ladei_snapshot_event *event = &snapshot->events.rows[i];
       event->part = (uint32_t)p;
       if (!stack_is_known(snapshot, event->stack)) return refuse("event", i, "a stack that is not there");
     }
@@ -406,43 +406,10 @@ const char *ladei_inspect_action_name(uint32_t action) {
 
 int64_t ladei_inspect_counter_find(const lade_snapshot *snapshot, uint32_t part, const char *key, int64_t otherwise) {
   assert(part < snapshot->parts.count);
-  const lade_snapshot_part *row = &snapshot->parts.rows[part];
+  const ladei_snapshot_part *row = &snapshot->parts.rows[part];
   for (size_t i = row->first_counter; i < row->first_counter + row->counter_count; i++) {
-    const lade_snapshot_counter *counter = &snapshot->counters.rows[i];
+    const ladei_snapshot_counter *counter = &snapshot->counters.rows[i];
     if (strcmp(ladei_inspect_string(snapshot, counter->key), key) == 0) return counter->value;
   }
   return otherwise;
-}
-
-const char *lade_snapshot_text(const lade_snapshot *snapshot, uint32_t text) {
-  return snapshot == NULL ? "" : ladei_inspect_string(snapshot, text);
-}
-
-lade_status lade_snapshot_tables_get(const lade_snapshot *snapshot, lade_snapshot_tables *tables) {
-  if (snapshot == NULL) return ladei_error_null("lade_snapshot_tables_get", "snapshot");
-  lade_snapshot_tables own = {
-      .struct_size = sizeof own,
-      .parts = snapshot->parts.rows,
-      .segments = snapshot->segments.rows,
-      .blocks = snapshot->blocks.rows,
-      .events = snapshot->events.rows,
-      .stacks = snapshot->stacks.rows,
-      .frames = snapshot->frames.rows,
-      .modules = snapshot->modules.rows,
-      .counters = snapshot->counters.rows,
-      .settings = snapshot->settings.rows,
-      .part_count = snapshot->parts.count,
-      .segment_count = snapshot->segments.count,
-      .block_count = snapshot->blocks.count,
-      .event_count = snapshot->events.count,
-      .stack_count = snapshot->stacks.count,
-      .frame_count = snapshot->frames.count,
-      .module_count = snapshot->modules.count,
-      .counter_count = snapshot->counters.count,
-      .setting_count = snapshot->settings.count,
-      .text_count = snapshot->text_offsets.count,
-      .time_ns = snapshot->time_ns,
-      .process_id = snapshot->process_id,
-  };
-  return ladei_stats_write("lade_snapshot_tables", &own, sizeof own, tables);
 }

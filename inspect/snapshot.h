@@ -8,7 +8,7 @@
  *
  * S1  Rows of parts, segments and blocks are ranges: those of one part follow each other, and those of the parts do.
  * S2  The blocks of a segment cover it, in the order of addresses; segments of a part do not overlap and ascend.
- * S3  Every index is below the count of its table, or LADE_SNAPSHOT_NONE where the field may have none.
+ * S3  Every index is below the count of its table, or LADEI_SNAPSHOT_NONE where the field may have none.
  * S4  Text 0 is "". Texts and stacks are interned: equal ones have one number. Texts are UTF-8 without NUL.
  * S5  Sums of a segment are those of its blocks.
  * Threads: one while it is filled; then any, since nothing changes but `named`.
@@ -19,7 +19,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "lade/inspect.h"
+#include "inspect/rows.h"
 
 /* A table that grows. Its rows are zeroed memory of malloc(). */
 #define LADEI_INSPECT_TABLE(type)                                                                                      \
@@ -36,15 +36,15 @@ typedef struct ladei_inspect_index {
 } ladei_inspect_index;
 
 struct lade_snapshot {
-  LADEI_INSPECT_TABLE(lade_snapshot_part) parts;
-  LADEI_INSPECT_TABLE(lade_snapshot_segment) segments;
-  LADEI_INSPECT_TABLE(lade_snapshot_block) blocks;
-  LADEI_INSPECT_TABLE(lade_snapshot_event) events;
-  LADEI_INSPECT_TABLE(lade_snapshot_stack) stacks;
-  LADEI_INSPECT_TABLE(lade_snapshot_frame) frames;
-  LADEI_INSPECT_TABLE(lade_snapshot_module) modules;
-  LADEI_INSPECT_TABLE(lade_snapshot_counter) counters;
-  LADEI_INSPECT_TABLE(lade_snapshot_setting) settings;
+  LADEI_INSPECT_TABLE(ladei_snapshot_part) parts;
+  LADEI_INSPECT_TABLE(ladei_snapshot_segment) segments;
+  LADEI_INSPECT_TABLE(ladei_snapshot_block) blocks;
+  LADEI_INSPECT_TABLE(ladei_snapshot_event) events;
+  LADEI_INSPECT_TABLE(ladei_snapshot_stack) stacks;
+  LADEI_INSPECT_TABLE(ladei_snapshot_frame) frames;
+  LADEI_INSPECT_TABLE(ladei_snapshot_module) modules;
+  LADEI_INSPECT_TABLE(ladei_snapshot_counter) counters;
+  LADEI_INSPECT_TABLE(ladei_snapshot_setting) settings;
   LADEI_INSPECT_TABLE(char) characters;     /* of all texts, each with its NUL */
   LADEI_INSPECT_TABLE(size_t) text_offsets; /* of each text in them */
   ladei_inspect_index text_index;
@@ -77,8 +77,8 @@ lade_status ladei_inspect_reserve(void **rows, size_t count, size_t *room, size_
 lade_status ladei_inspect_text(lade_snapshot *snapshot, const char *text, uint32_t *out);
 lade_status ladei_inspect_text_bytes(lade_snapshot *snapshot, const char *text, size_t bytes, uint32_t *out);
 
-/* The number of a stack; LADE_SNAPSHOT_NONE for one without frames. */
-lade_status ladei_inspect_stack(lade_snapshot *snapshot, const lade_snapshot_frame *frames, size_t count,
+/* The number of a stack; LADEI_SNAPSHOT_NONE for one without frames. */
+lade_status ladei_inspect_stack(lade_snapshot *snapshot, const ladei_snapshot_frame *frames, size_t count,
                                 uint32_t *out);
 
 lade_status ladei_inspect_counter(lade_snapshot *snapshot, const char *key, int64_t value); /* of the last part */
@@ -91,7 +91,7 @@ lade_status ladei_inspect_setting_text(lade_snapshot *snapshot, const char *key,
 
 /* A new part: its rows are those added to the tables from now on, until the next part or ladei_inspect_finish(). */
 lade_status ladei_inspect_part_begin(lade_snapshot *snapshot, lade_part_kind kind, int device, const char *name);
-lade_snapshot_part *ladei_inspect_part(lade_snapshot *snapshot); /* the last one; NULL before the first */
+ladei_snapshot_part *ladei_inspect_part(lade_snapshot *snapshot); /* the last one; NULL before the first */
 
 /* Sets counts of ranges and sums of segments (S1, S5). Then checks S1 to S3, for tables read from a file:
  * LADE_ERR_INVALID_ARGUMENT names the row and its error. */

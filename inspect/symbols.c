@@ -22,12 +22,12 @@ typedef struct naming {
   ladei_module *modules; /* those of the snapshot, in its order */
   ladei_pair_map known;  /* module, address -> described */
   LADEI_INSPECT_TABLE(described) ranges;
-  LADEI_INSPECT_TABLE(lade_snapshot_frame) frames;
+  LADEI_INSPECT_TABLE(ladei_snapshot_frame) frames;
   uint32_t module; /* of the address that is being described */
 } naming;
 
-static bool frame_is_address(const lade_snapshot_frame *frame) {
-  return frame->function == 0 && frame->file == 0 && frame->address != 0 && frame->module != LADE_SNAPSHOT_NONE;
+static bool frame_is_address(const ladei_snapshot_frame *frame) {
+  return frame->function == 0 && frame->file == 0 && frame->address != 0 && frame->module != LADEI_SNAPSHOT_NONE;
 }
 
 static bool has_addresses(const lade_snapshot *snapshot) {
@@ -40,7 +40,7 @@ static bool has_addresses(const lade_snapshot *snapshot) {
 
 static lade_status frame_add(void *user, const lade_stack_frame *from) {
   naming *n = user;
-  lade_snapshot_frame *frame = LADEI_INSPECT_ADD(&n->frames);
+  ladei_snapshot_frame *frame = LADEI_INSPECT_ADD(&n->frames);
   if (frame == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   frame->address = from->address;
   frame->module = n->module;
@@ -53,10 +53,10 @@ static bool module_may_be_asked(const naming *n, const ladei_module *module) { /
   return module->build_id[0] != '\0' || n->from->is_own;
 }
 
-static lade_status address_describe(naming *n, const lade_snapshot_frame *frame, const described **out) {
+static lade_status address_describe(naming *n, const ladei_snapshot_frame *frame, const described **out) {
   uint32_t *known = ladei_pair_map_value(&n->known, frame->module, frame->address);
   if (known == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  if (*known == LADE_SNAPSHOT_NONE) {
+  if (*known == LADEI_SNAPSHOT_NONE) {
     described range = {.first = (uint32_t)n->frames.count};
     n->module = frame->module;
     if (module_may_be_asked(n, &n->modules[frame->module]))
@@ -73,8 +73,8 @@ static lade_status address_describe(naming *n, const lade_snapshot_frame *frame,
 
 /* ---- All of them ------------------------------------------------------------------------------------------------- */
 
-static lade_status frame_copy(naming *n, const lade_snapshot_frame *frame) {
-  const lade_snapshot_frame *rows = frame;
+static lade_status frame_copy(naming *n, const ladei_snapshot_frame *frame) {
+  const ladei_snapshot_frame *rows = frame;
   size_t count = 1;
   if (frame_is_address(frame)) {
     const described *range;
@@ -93,12 +93,12 @@ static lade_status stacks_copy(naming *n) {
   LADEI_TRY(LADEI_INSPECT_RESERVE(&n->to->stacks, from->stacks.count));
   LADEI_TRY(LADEI_INSPECT_RESERVE(&n->to->frames, from->frames.count));
   for (size_t i = 0; i < from->stacks.count; i++) { /* N1 */
-    const lade_snapshot_stack *stack = &from->stacks.rows[i];
+    const ladei_snapshot_stack *stack = &from->stacks.rows[i];
     size_t first = n->to->frames.count;
     for (uint64_t k = 0; k < stack->frame_count; k++)
       LADEI_TRY(frame_copy(n, &from->frames.rows[stack->first_frame + k]));
     n->to->stacks.rows[n->to->stacks.count++] =
-        (lade_snapshot_stack){.first_frame = first, .frame_count = n->to->frames.count - first};
+        (ladei_snapshot_stack){.first_frame = first, .frame_count = n->to->frames.count - first};
   }
   return LADE_OK;
 }
@@ -122,7 +122,7 @@ static lade_status modules_make(naming *n) {
   n->modules = calloc(count + 1, sizeof *n->modules);
   if (n->modules == NULL || !ladei_modules_look(&n->loaded, &generation)) return no_memory(count);
   for (size_t i = 0; i < count; i++) {
-    const lade_snapshot_module *row = &n->from->modules.rows[i];
+    const ladei_snapshot_module *row = &n->from->modules.rows[i];
     ladei_module *module = &n->modules[i];
     module->base = row->base;
     module->path = (char *)(uintptr_t)ladei_inspect_string(n->from, row->path);

@@ -15,7 +15,7 @@ typedef struct ladei_inspect_totals {
 static inline void ladei_inspect_totals_sum(int64_t *sum, uint64_t bytes) { *sum = (int64_t)((uint64_t)*sum + bytes); }
 
 /* Applies an event to the totals. True: they changed. */
-static inline bool ladei_inspect_totals_add(ladei_inspect_totals *totals, const lade_snapshot_event *event) {
+static inline bool ladei_inspect_totals_add(ladei_inspect_totals *totals, const ladei_snapshot_event *event) {
   switch ((lade_device_action)event->action) {
   case LADE_DEVICE_ALLOC:
     ladei_inspect_totals_sum(&totals->allocated_bytes, event->bytes);
@@ -33,12 +33,12 @@ static inline bool ladei_inspect_totals_add(ladei_inspect_totals *totals, const 
 
 /* At the part's end: those of its segments. */
 static inline ladei_inspect_totals ladei_inspect_totals_after(const lade_snapshot *snapshot,
-                                                              const lade_snapshot_part *part) {
+                                                              const ladei_snapshot_part *part) {
   ladei_inspect_totals totals = {0, 0, 0};
   for (uint64_t i = part->first_segment; i < part->first_segment + part->segment_count; i++)
     ladei_inspect_totals_sum(&totals.reserved_bytes, snapshot->segments.rows[i].total_bytes);
   for (uint64_t i = part->first_block; i < part->first_block + part->block_count; i++) {
-    const lade_snapshot_block *block = &snapshot->blocks.rows[i];
+    const ladei_snapshot_block *block = &snapshot->blocks.rows[i];
     if (block->state == LADE_DEVICE_BLOCK_ALLOCATED)
       ladei_inspect_totals_sum(&totals.allocated_bytes, block->requested_bytes);
     if (block->state != LADE_DEVICE_BLOCK_INACTIVE)
@@ -49,7 +49,7 @@ static inline ladei_inspect_totals ladei_inspect_totals_after(const lade_snapsho
 
 /* Before the part's first event. */
 static inline ladei_inspect_totals ladei_inspect_totals_before(const lade_snapshot *snapshot,
-                                                               const lade_snapshot_part *part) {
+                                                               const ladei_snapshot_part *part) {
   ladei_inspect_totals totals = ladei_inspect_totals_after(snapshot, part), change = {0, 0, 0};
   for (uint64_t i = part->first_event; i < part->first_event + part->event_count; i++)
     ladei_inspect_totals_add(&change, &snapshot->events.rows[i]);

@@ -163,17 +163,6 @@ lade_status lade_device_history_set(lade_device_allocator *allocator, const lade
   return status;
 }
 
-lade_status lade_device_history_enabled(lade_device_allocator *allocator, bool *out_enabled) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status == LADE_OK) status = ladei_device_check_heap(allocator, __func__);
-  if (status != LADE_OK) return status;
-  if (out_enabled == NULL) return ladei_error_null(__func__, "out_enabled");
-  ladei_lock_acquire(&allocator->lock);
-  *out_enabled = allocator->history.enabled;
-  ladei_lock_release(&allocator->lock);
-  return LADE_OK;
-}
-
 static void settings_destroy(ladei_device_history *history) {
   while (history->all_settings != NULL) {
     ladei_device_history_settings *settings = history->all_settings;

@@ -60,13 +60,6 @@ lade_status lade_pinned_history_set(lade_pinned_pool *pool, const lade_history_o
   return status;
 }
 
-lade_status lade_pinned_history_enabled(lade_pinned_pool *pool, bool *out_enabled) {
-  lade_status status = ladei_pinned_enter(pool, __func__);
-  if (status == LADE_OK && out_enabled == NULL) status = ladei_error_null(__func__, "out_enabled");
-  if (status == LADE_OK) *out_enabled = ladei_pinned_pool_recording(pool) != NULL;
-  return status;
-}
-
 /* ---- Notes ------------------------------------------------------------------------------------------------------- */
 
 /* A block as it was found. */

@@ -1214,9 +1214,6 @@ LADE_INLINE void lade_device_history_options_init(lade_device_history_options *o
 LADE_API lade_status lade_device_history_set(lade_device_allocator *allocator,
                                              const lade_device_history_options *options);
 
-/** Whether history is on. Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED. */
-LADE_API lade_status lade_device_history_enabled(lade_device_allocator *allocator, bool *out_enabled);
-
 /**
  * Copy the ring as it is at the call, with the wall clock, labels and scopes of threads, and notes on blocks. It is left as it is.
  *

@@ -136,6 +136,7 @@ typedef struct lade_history {
   size_t event_count;
   uint64_t lost_count;         /**< Events since history was turned on that the ring no longer holds. */
   uint64_t lost_context_count; /**< Contexts, labels and scopes that there was no memory to keep, since then. */
+  uint64_t capacity;           /**< Events that the ring has room for; 0: history is off. */
 } lade_history;
 
 /** Free a copy. NULL does nothing. Threads: any; independent of the life of the cache. */

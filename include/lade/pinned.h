@@ -546,9 +546,6 @@ LADE_API lade_status lade_pinned_latency_each(lade_pinned_pool *pool, lade_stat_
  */
 LADE_API lade_status lade_pinned_history_set(lade_pinned_pool *pool, const lade_history_options *options);
 
-/** Whether history is on. Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED. */
-LADE_API lade_status lade_pinned_history_enabled(lade_pinned_pool *pool, bool *out_enabled);
-
 /**
  * Copy the events so far. Those of one address are in the order in which they happened: alloc, free_requested, free_completed,
  * then the next alloc. Where memory for an event was missing, events before it are left out and count as lost.

@@ -28,21 +28,21 @@ enum { MOST_PARTS = 1000 };
 /* Replaces the part's segments and blocks, which are the last rows of their tables, with the layout's. Recalled blocks
  * go into the map, by address. */
 static lade_status layout_store(const ladei_inspect_layout *layout, lade_snapshot *snapshot, ladei_pair_map *recalled) {
-  const lade_snapshot_part *part = ladei_inspect_part(snapshot);
+  const ladei_snapshot_part *part = ladei_inspect_part(snapshot);
   assert(part->first_segment <= snapshot->segments.count && part->first_block <= snapshot->blocks.count);
   snapshot->segments.count = part->first_segment;
   snapshot->blocks.count = part->first_block;
   const ladei_inspect_layout_block *block = ladei_inspect_layout_next_block(layout, NULL);
   const ladei_inspect_layout_segment *segment = NULL;
   while ((segment = ladei_inspect_layout_next_segment(layout, segment)) != NULL) {
-    lade_snapshot_segment *row = LADEI_INSPECT_ADD(&snapshot->segments);
+    ladei_snapshot_segment *row = LADEI_INSPECT_ADD(&snapshot->segments);
     if (row == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
     *row = segment->row;
     row->first_block = snapshot->blocks.count;
     row->block_count = 0;
     uint64_t end = segment->row.address + segment->row.total_bytes;
     for (; block != NULL && block->row.address < end; block = ladei_inspect_layout_next_block(layout, block)) {
-      lade_snapshot_block *to = LADEI_INSPECT_ADD(&snapshot->blocks);
+      ladei_snapshot_block *to = LADEI_INSPECT_ADD(&snapshot->blocks);
       if (to == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
       *to = block->row;
       row->block_count++;
@@ -56,7 +56,7 @@ static lade_status layout_store(const ladei_inspect_layout *layout, lade_snapsho
 }
 
 /* The first event of the last part that is later than `time_ns`. */
-static size_t event_after(const lade_snapshot *snapshot, const lade_snapshot_part *part, uint64_t time_ns) {
+static size_t event_after(const lade_snapshot *snapshot, const ladei_snapshot_part *part, uint64_t time_ns) {
   size_t first = snapshot->events.count;
   while (first > part->first_event && snapshot->events.rows[first - 1].time_ns > time_ns) first--;
   return first;
@@ -66,17 +66,17 @@ static size_t event_after(const lade_snapshot *snapshot, const lade_snapshot_par
 static void blocks_recall(lade_snapshot *snapshot, const ladei_pair_map *recalled) {
   size_t first = ladei_inspect_part(snapshot)->first_event, left = recalled->count;
   for (size_t i = snapshot->events.count; i > first && left > 0; i--) {
-    const lade_snapshot_event *event = &snapshot->events.rows[i - 1];
+    const ladei_snapshot_event *event = &snapshot->events.rows[i - 1];
     if (event->action != LADE_DEVICE_ALLOC && event->action != LADE_DEVICE_ANNOTATE) continue;
     uint32_t *value = ladei_pair_map_find(recalled, event->address, 0);
-    if (value == NULL || *value == LADE_SNAPSHOT_NONE) continue;
-    lade_snapshot_block *block = &snapshot->blocks.rows[*value];
+    if (value == NULL || *value == LADEI_SNAPSHOT_NONE) continue;
+    ladei_snapshot_block *block = &snapshot->blocks.rows[*value];
     if (event->action == LADE_DEVICE_ANNOTATE) {
       if (block->note == 0) block->note = event->label;
       continue;
     }
-    if (event->stack != LADE_SNAPSHOT_NONE) block->stack = event->stack;
-    *value = LADE_SNAPSHOT_NONE; /* earlier events belong to other blocks */
+    if (event->stack != LADEI_SNAPSHOT_NONE) block->stack = event->stack;
+    *value = LADEI_SNAPSHOT_NONE; /* earlier events belong to other blocks */
     left--;
   }
 }
@@ -93,7 +93,7 @@ static lade_status layout_take_over(const ladei_inspect_layout *layout, lade_sna
 
 /* The last part as it was at `time_ns`. */
 static lade_status part_roll_back(lade_snapshot *snapshot, uint64_t time_ns) {
-  lade_snapshot_part *part = ladei_inspect_part(snapshot);
+  ladei_snapshot_part *part = ladei_inspect_part(snapshot);
   size_t first = event_after(snapshot, part, time_ns);
   bool lost = first == part->first_event && part->lost_count > 0; /* T1 */
   if (lost) return LADE_OK;
@@ -112,7 +112,7 @@ static lade_status part_roll_back(lade_snapshot *snapshot, uint64_t time_ns) {
   return status;
 }
 
-static bool part_has_memory(const lade_snapshot_part *part) { return part->kind != LADE_PART_PIPELINE; }
+static bool part_has_memory(const ladei_snapshot_part *part) { return part->kind != LADE_PART_PIPELINE; }
 
 static bool part_is_first_with_memory(const lade_snapshot *snapshot) {
   size_t first = 0;
@@ -122,7 +122,7 @@ static bool part_is_first_with_memory(const lade_snapshot *snapshot) {
 
 /* Brings the last part to the snapshot's moment, which is that of the first part with memory. */
 static lade_status part_place(lade_snapshot *snapshot, uint32_t flags) {
-  lade_snapshot_part *part = ladei_inspect_part(snapshot);
+  ladei_snapshot_part *part = ladei_inspect_part(snapshot);
   if (!part_has_memory(part)) return LADE_OK;
   if (part_is_first_with_memory(snapshot)) snapshot->time_ns = part->time_ns;
   if (part->events && part->time_ns > snapshot->time_ns && (flags & LADE_SNAPSHOT_NO_ROLL_BACK) == 0)

@@ -33,7 +33,7 @@ static void name_write(trace *t, const char *name) {
   ladei_output_plain_json(t->output, name);
 }
 
-static void process_write(trace *t, const lade_snapshot_part *part) {
+static void process_write(trace *t, const ladei_snapshot_part *part) {
   event_open(t, 'M', t->start_ns);
   ladei_output_text(t->output, ",\"name\":\"process_name\",\"args\":{\"name\":");
   const char *name = ladei_inspect_string(t->snapshot, part->name);
@@ -51,9 +51,9 @@ static void totals_write(trace *t, uint64_t time_ns, const ladei_inspect_totals 
 }
 
 static void stack_write(trace *t, uint32_t number) {
-  if (number == LADE_SNAPSHOT_NONE) return;
-  const lade_snapshot_stack *stack = &t->snapshot->stacks.rows[number];
-  const lade_snapshot_frame *frame = &t->snapshot->frames.rows[stack->first_frame];
+  if (number == LADEI_SNAPSHOT_NONE) return;
+  const ladei_snapshot_stack *stack = &t->snapshot->stacks.rows[number];
+  const ladei_snapshot_frame *frame = &t->snapshot->frames.rows[stack->first_frame];
   char room[LADEI_INSPECT_FRAME_ROOM];
   ladei_output_text(t->output, ",\"at\":");
   ladei_output_plain_json(t->output, ladei_inspect_frame_function(t->snapshot, frame, room));
@@ -112,14 +112,14 @@ static void life_write(trace *t, const ladei_inspect_life *life, uint64_t histor
 
 /* --- events ------------------------------------------------------------------------------------------------------- */
 
-static void instant_write(trace *t, const lade_snapshot_event *event, const char *name) {
+static void instant_write(trace *t, const ladei_snapshot_event *event, const char *name) {
   event_open(t, 'i', event->time_ns);
   name_write(t, name);
   ladei_output_format(t->output, ",\"s\":\"p\",\"args\":{\"bytes\":%llu}", (unsigned long long)event->bytes);
   event_close(t);
 }
 
-static void event_write(trace *t, const lade_snapshot_event *event) {
+static void event_write(trace *t, const ladei_snapshot_event *event) {
   const char *text = ladei_inspect_string(t->snapshot, event->label);
   switch ((lade_device_action)event->action) {
   case LADE_DEVICE_OOM: instant_write(t, event, "out of memory"); break;
@@ -130,11 +130,11 @@ static void event_write(trace *t, const lade_snapshot_event *event) {
   }
 }
 
-static void part_write(trace *t, const lade_snapshot_part *part) {
+static void part_write(trace *t, const ladei_snapshot_part *part) {
   ladei_inspect_totals totals = ladei_inspect_totals_before(t->snapshot, part);
   process_write(t, part);
   for (uint64_t i = part->first_event; i < part->first_event + part->event_count; i++) {
-    const lade_snapshot_event *event = &t->snapshot->events.rows[i];
+    const ladei_snapshot_event *event = &t->snapshot->events.rows[i];
     if (i == part->first_event) totals_write(t, event->time_ns, &totals);
     event_write(t, event);
     if (ladei_inspect_totals_add(&totals, event)) totals_write(t, event->time_ns, &totals);
@@ -143,7 +143,7 @@ static void part_write(trace *t, const lade_snapshot_part *part) {
 }
 
 /* When the history of a part begins; without one, the moment that it shows. */
-static uint64_t history_of(const lade_snapshot *snapshot, const lade_snapshot_part *part) {
+static uint64_t history_of(const lade_snapshot *snapshot, const ladei_snapshot_part *part) {
   return part->event_count > 0 ? snapshot->events.rows[part->first_event].time_ns : part->time_ns;
 }
 

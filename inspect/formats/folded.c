@@ -44,7 +44,7 @@ static bool frame_is_shown(const char *function, const char *file) {
 
 /* Which words open a line. */
 typedef struct line_prefix {
-  const lade_snapshot_segment *segment;
+  const ladei_snapshot_segment *segment;
   bool pinned;
   bool by_segment;
 } line_prefix;
@@ -89,14 +89,14 @@ static void word_write(const char *word, ladei_output *output) {
 
 /* Outermost first, though stacks are kept innermost first. */
 static void stack_write(const lade_snapshot *snapshot, uint32_t number, ladei_output *output) {
-  if (number == LADE_SNAPSHOT_NONE) {
+  if (number == LADEI_SNAPSHOT_NONE) {
     ladei_output_text(output, "<non-python>");
     return;
   }
-  const lade_snapshot_stack *stack = &snapshot->stacks.rows[number];
+  const ladei_snapshot_stack *stack = &snapshot->stacks.rows[number];
   const char *between = "";
   for (uint64_t i = stack->frame_count; i > 0; i--) {
-    const lade_snapshot_frame *frame = &snapshot->frames.rows[stack->first_frame + i - 1];
+    const ladei_snapshot_frame *frame = &snapshot->frames.rows[stack->first_frame + i - 1];
     char room[LADEI_INSPECT_FRAME_ROOM];
     const char *file = ladei_inspect_frame_file(snapshot, frame);
     const char *function = ladei_inspect_frame_function(snapshot, frame, room);
@@ -117,7 +117,7 @@ static void bytes_write(uint64_t bytes, ladei_output *output) {
   ladei_output_byte(output, '\n');
 }
 
-static void block_write(const lade_snapshot *snapshot, const line_prefix *prefix, const lade_snapshot_block *block,
+static void block_write(const lade_snapshot *snapshot, const line_prefix *prefix, const ladei_snapshot_block *block,
                         ladei_output *output) {
   prefix_write(prefix, block->state, output);
   stack_write(snapshot, block->stack, output);
@@ -137,7 +137,7 @@ static void block_write(const lade_snapshot *snapshot, const line_prefix *prefix
 static void kind_write(const lade_snapshot *snapshot, bool by_segment, uint32_t kind, ladei_output *output) {
   line_prefix prefix = {.pinned = kind == LADE_PART_PINNED, .by_segment = by_segment};
   for (size_t p = 0; p < snapshot->parts.count; p++) {
-    const lade_snapshot_part *part = &snapshot->parts.rows[p];
+    const ladei_snapshot_part *part = &snapshot->parts.rows[p];
     if (part->kind != kind) continue;
     for (uint64_t i = part->first_segment; i < part->first_segment + part->segment_count; i++) {
       prefix.segment = &snapshot->segments.rows[i];

@@ -91,13 +91,13 @@ typedef struct page_data {
 static lade_status life_names(page_data *p, const ladei_inspect_life *life) {
   uint32_t *stream = ladei_pair_map_value(&p->streams, life->stream, 0);
   if (stream == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  if (*stream == LADE_SNAPSHOT_NONE) {
+  if (*stream == LADEI_SNAPSHOT_NONE) {
     *stream = (uint32_t)p->stream_count;
     p->stream_list[p->stream_count++] = life->stream;
   }
   uint32_t *pool = ladei_pair_map_value(&p->pools, life->pool.first, life->pool.second);
   if (pool == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  if (*pool == LADE_SNAPSHOT_NONE) {
+  if (*pool == LADEI_SNAPSHOT_NONE) {
     *pool = (uint32_t)p->pool_count;
     p->pool_list[p->pool_count++] = life->pool;
   }
@@ -222,7 +222,7 @@ static double microseconds(const page_data *p, uint64_t time_ns) {
 
 static void parts_write(const page_data *p, ladei_output *output) {
   for (size_t i = 0; i < p->snapshot->parts.count; i++) {
-    const lade_snapshot_part *part = &p->snapshot->parts.rows[i];
+    const ladei_snapshot_part *part = &p->snapshot->parts.rows[i];
     ladei_inspect_totals before = ladei_inspect_totals_before(p->snapshot, part);
     ladei_output_text(output, i == 0 ? "{\"name\":" : ",{\"name\":");
     ladei_output_json(output, ladei_inspect_string(p->snapshot, part->name));
@@ -242,7 +242,7 @@ static void texts_write(const page_data *p, ladei_output *output) {
 /* [function, file, line], and a name for a frame without a function. */
 static void frames_write(const page_data *p, ladei_output *output) {
   for (size_t i = 0; i < p->snapshot->frames.count; i++) {
-    const lade_snapshot_frame *frame = &p->snapshot->frames.rows[i];
+    const ladei_snapshot_frame *frame = &p->snapshot->frames.rows[i];
     ladei_output_format(output, "%s[%u,%u,%u", i == 0 ? "" : ",", frame->function, frame->file, frame->line);
     if (frame->function == 0) {
       char room[LADEI_INSPECT_FRAME_ROOM];
@@ -255,7 +255,7 @@ static void frames_write(const page_data *p, ladei_output *output) {
 
 static void stacks_write(const page_data *p, ladei_output *output) {
   for (size_t i = 0; i < p->snapshot->stacks.count; i++) {
-    const lade_snapshot_stack *stack = &p->snapshot->stacks.rows[i];
+    const ladei_snapshot_stack *stack = &p->snapshot->stacks.rows[i];
     ladei_output_text(output, i == 0 ? "[" : ",[");
     for (uint64_t k = 0; k < stack->frame_count; k++) {
       if (k > 0) ladei_output_byte(output, ',');
@@ -339,7 +339,7 @@ static double end_time(const page_data *p, uint64_t time_ns) {
   } while (0)
 
 static void events_write(const page_data *p, ladei_output *output) {
-  const lade_snapshot_event *rows = p->snapshot->events.rows;
+  const ladei_snapshot_event *rows = p->snapshot->events.rows;
   size_t count = p->snapshot->events.count;
   for (size_t i = 0; i < count; i++) f64_write(output, microseconds(p, rows[p->order[i]].time_ns));
   for (size_t i = 0; i < count; i++) f64_write(output, (double)rows[p->order[i]].bytes);

@@ -41,7 +41,7 @@ static lade_status number_add(numbering *all, lade_device_pool_id pair) {
   uint32_t *number = ladei_pair_map_value(&all->numbers, pair.first, pair.second);
   if (number == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   all->last = pair;
-  if (*number != LADE_SNAPSHOT_NONE) return LADE_OK;
+  if (*number != LADEI_SNAPSHOT_NONE) return LADE_OK;
   lade_device_pool_id *row = LADEI_INSPECT_ADD(&all->pairs);
   if (row == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   *row = pair;
@@ -168,7 +168,7 @@ static void cell_write(json *to, const ladei_json_column *column, uint64_t value
   switch (column->form) {
   case LADEI_JSON_HEX: hex(to, value); break;
   case LADEI_JSON_INT: ladei_output_int(to->output, (int32_t)(uint32_t)value); break;
-  case LADEI_JSON_INDEX: ladei_output_int(to->output, value == LADE_SNAPSHOT_NONE ? -1 : (int64_t)value); break;
+  case LADEI_JSON_INDEX: ladei_output_int(to->output, value == LADEI_SNAPSHOT_NONE ? -1 : (int64_t)value); break;
   default: ladei_output_uint(to->output, value); break;
   }
 }
@@ -193,7 +193,7 @@ static void table_write(json *to, const char *name, const ladei_json_column *col
   char between = '{';
   member(to, ',', name);
   if (columns == ladei_json_event_columns) {
-    uint64_t first = table.count == 0 ? 0 : ((const lade_snapshot_event *)(const void *)table.first)->time_ns;
+    uint64_t first = table.count == 0 ? 0 : ((const ladei_snapshot_event *)(const void *)table.first)->time_ns;
     member_quoted(to, between, "first_time_ns", first);
     between = ',';
   }
@@ -238,38 +238,38 @@ static void texts_write(json *to) {
   text(to, "]\n");
 }
 
-static void counters_write(json *to, const lade_snapshot_part *part) {
+static void counters_write(json *to, const ladei_snapshot_part *part) {
   member(to, ',', "counters");
   for (uint64_t i = 0; i < part->counter_count; i++) {
-    const lade_snapshot_counter *counter = &to->snapshot->counters.rows[part->first_counter + i];
+    const ladei_snapshot_counter *counter = &to->snapshot->counters.rows[part->first_counter + i];
     member(to, i == 0 ? '{' : ',', ladei_inspect_string(to->snapshot, counter->key));
     ladei_output_int(to->output, counter->value);
   }
   text(to, part->counter_count == 0 ? "{}" : "}");
 }
 
-static void setting_write(json *to, const lade_snapshot_setting *setting) {
+static void setting_write(json *to, const ladei_snapshot_setting *setting) {
   switch (setting->kind) {
-  case LADE_SNAPSHOT_SETTING_BOOL: text(to, setting->integer != 0 ? "true" : "false"); break;
-  case LADE_SNAPSHOT_SETTING_REAL: real(to, setting->real); break;
-  case LADE_SNAPSHOT_SETTING_TEXT:
+  case LADEI_SNAPSHOT_SETTING_BOOL: text(to, setting->integer != 0 ? "true" : "false"); break;
+  case LADEI_SNAPSHOT_SETTING_REAL: real(to, setting->real); break;
+  case LADEI_SNAPSHOT_SETTING_TEXT:
     ladei_output_json(to->output, ladei_inspect_string(to->snapshot, setting->text));
     break;
   default: ladei_output_int(to->output, setting->integer); break;
   }
 }
 
-static void settings_write(json *to, const lade_snapshot_part *part) {
+static void settings_write(json *to, const ladei_snapshot_part *part) {
   member(to, ',', "settings");
   for (uint64_t i = 0; i < part->setting_count; i++) {
-    const lade_snapshot_setting *setting = &to->snapshot->settings.rows[part->first_setting + i];
+    const ladei_snapshot_setting *setting = &to->snapshot->settings.rows[part->first_setting + i];
     member(to, i == 0 ? '{' : ',', ladei_inspect_string(to->snapshot, setting->key));
     setting_write(to, setting);
   }
   text(to, part->setting_count == 0 ? "{}" : "}");
 }
 
-static void part_write(json *to, const lade_snapshot_part *part) {
+static void part_write(json *to, const ladei_snapshot_part *part) {
   const lade_snapshot *snapshot = to->snapshot;
   member_text(to, '{', "kind", ladei_inspect_kind_name(part->kind));
   member(to, ',', "device");

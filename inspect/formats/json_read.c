@@ -32,8 +32,8 @@ typedef struct reader {
   LADEI_INSPECT_TABLE(uint32_t) texts; /* number in the snapshot */
   LADEI_INSPECT_TABLE(uint64_t) streams;
   LADEI_INSPECT_TABLE(lade_device_pool_id) pools;
-  LADEI_INSPECT_TABLE(lade_snapshot_frame) frames;
-  LADEI_INSPECT_TABLE(lade_snapshot_stack) stacks;
+  LADEI_INSPECT_TABLE(ladei_snapshot_frame) frames;
+  LADEI_INSPECT_TABLE(ladei_snapshot_stack) stacks;
   LADEI_INSPECT_TABLE(uint32_t) stack_numbers; /* in the snapshot */
 } reader;
 
@@ -276,7 +276,7 @@ static lade_status table_read(reader *from, const token *value, const table *to)
 
 /* --- members of a part -------------------------------------------------------------------------------------------------- */
 
-static lade_snapshot_part *part(reader *from) { return ladei_inspect_part(from->snapshot); }
+static ladei_snapshot_part *part(reader *from) { return ladei_inspect_part(from->snapshot); }
 
 static lade_status kind_read(reader *from, const token *value) {
   for (uint32_t i = 0; ladei_inspect_kinds[i] != NULL; i++) {
@@ -328,37 +328,37 @@ static lade_status lost_read(reader *from, const token *value) {
 static lade_status counter_add(reader *from, uint32_t key, const token *value) {
   int64_t number = 0;
   LADEI_TRY(int_of(from, value, INT64_MIN, INT64_MAX, &number));
-  LADEI_TRY(row_memory(from, sizeof(lade_snapshot_counter)));
-  lade_snapshot_counter *counter = LADEI_INSPECT_ADD(&from->snapshot->counters);
+  LADEI_TRY(row_memory(from, sizeof(ladei_snapshot_counter)));
+  ladei_snapshot_counter *counter = LADEI_INSPECT_ADD(&from->snapshot->counters);
   if (counter == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  *counter = (lade_snapshot_counter){.value = number, .key = key, .part = (uint32_t)(from->snapshot->parts.count - 1)};
+  *counter = (ladei_snapshot_counter){.value = number, .key = key, .part = (uint32_t)(from->snapshot->parts.count - 1)};
   return LADE_OK;
 }
 
-static lade_status setting_of(reader *from, const token *value, lade_snapshot_setting *out) {
+static lade_status setting_of(reader *from, const token *value, ladei_snapshot_setting *out) {
   switch (value->kind) {
   case LADEI_JSON_TRUE:
   case LADEI_JSON_FALSE:
-    out->kind = LADE_SNAPSHOT_SETTING_BOOL;
+    out->kind = LADEI_SNAPSHOT_SETTING_BOOL;
     out->integer = value->kind == LADEI_JSON_TRUE;
     return LADE_OK;
   case LADEI_JSON_INTEGER:
-    out->kind = LADE_SNAPSHOT_SETTING_INTEGER;
+    out->kind = LADEI_SNAPSHOT_SETTING_INTEGER;
     return int_of(from, value, INT64_MIN, INT64_MAX, &out->integer);
-  case LADEI_JSON_REAL: out->kind = LADE_SNAPSHOT_SETTING_REAL; return real_of(from, value, &out->real);
+  case LADEI_JSON_REAL: out->kind = LADEI_SNAPSHOT_SETTING_REAL; return real_of(from, value, &out->real);
   case LADEI_JSON_NULL:
-    out->kind = LADE_SNAPSHOT_SETTING_REAL;
+    out->kind = LADEI_SNAPSHOT_SETTING_REAL;
     out->real = NAN;
     return LADE_OK;
-  default: out->kind = LADE_SNAPSHOT_SETTING_TEXT; return text_of(from, value, &out->text);
+  default: out->kind = LADEI_SNAPSHOT_SETTING_TEXT; return text_of(from, value, &out->text);
   }
 }
 
 static lade_status setting_add(reader *from, uint32_t key, const token *value) {
-  lade_snapshot_setting setting = {.key = key, .part = (uint32_t)(from->snapshot->parts.count - 1)};
+  ladei_snapshot_setting setting = {.key = key, .part = (uint32_t)(from->snapshot->parts.count - 1)};
   LADEI_TRY(setting_of(from, value, &setting));
   LADEI_TRY(row_memory(from, sizeof setting));
-  lade_snapshot_setting *row = LADEI_INSPECT_ADD(&from->snapshot->settings);
+  ladei_snapshot_setting *row = LADEI_INSPECT_ADD(&from->snapshot->settings);
   if (row == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   *row = setting;
   return LADE_OK;
@@ -400,7 +400,7 @@ static lade_status blocks_place(reader *from) {
   lade_snapshot *snapshot = from->snapshot;
   size_t at = part(from)->first_block;
   for (size_t i = part(from)->first_segment; i < snapshot->segments.count; i++) {
-    lade_snapshot_segment *segment = &snapshot->segments.rows[i];
+    ladei_snapshot_segment *segment = &snapshot->segments.rows[i];
     uint64_t address = segment->address;
     if (segment->block_count > snapshot->blocks.count - at)
       return refuse(from, "a segment has more blocks than its part");
@@ -530,7 +530,7 @@ static bool cell_resolve(const reader *from, const ladei_json_column *column, co
     memcpy((char *)row + column->offset, &pool, sizeof pool);
     return number_is_there(number, from->pools.count);
   case LADEI_JSON_INDEX:
-    if (number == LADE_SNAPSHOT_NONE) return true;
+    if (number == LADEI_SNAPSHOT_NONE) return true;
     if (of == &frame_table) return number < from->snapshot->modules.count;
     if (number < from->stack_numbers.count) ladei_json_field_set(column, row, from->stack_numbers.rows[number]);
     return number < from->stack_numbers.count;
@@ -552,10 +552,10 @@ static lade_status stacks_resolve(reader *from) {
   for (size_t i = 0; i < from->stacks.count; i++) {
     uint64_t count = from->stacks.rows[i].frame_count;
     if (count > from->frames.count - first) return refuse(from, "the stacks have more frames than there are");
-    LADEI_TRY(row_memory(from, sizeof(uint32_t) + (size_t)count * sizeof(lade_snapshot_frame)));
+    LADEI_TRY(row_memory(from, sizeof(uint32_t) + (size_t)count * sizeof(ladei_snapshot_frame)));
     uint32_t *number = LADEI_INSPECT_ADD(&from->stack_numbers);
     if (number == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-    const lade_snapshot_frame *frames = count == 0 ? NULL : from->frames.rows + first;
+    const ladei_snapshot_frame *frames = count == 0 ? NULL : from->frames.rows + first;
     LADEI_TRY(ladei_inspect_stack(from->snapshot, frames, (size_t)count, number));
     first += (size_t)count;
   }

@@ -14,8 +14,8 @@
 typedef struct metric_sample {
   char family[160]; /* without _total */
   char pool[64];    /* "": none */
-  const lade_snapshot_counter *counter;
-  const lade_snapshot_part *part;
+  const ladei_snapshot_counter *counter;
+  const ladei_snapshot_part *part;
   bool is_counter;
   double per_second; /* of a time: counts in a second; 0: it is none */
 } metric_sample;
@@ -96,8 +96,8 @@ static void word_read(const char *kind, const char *key, metric_sample *out) {
 }
 
 /* METRIC[.POOL].CELL, or a single word. */
-static void sample_read(const lade_snapshot *snapshot, const lade_snapshot_part *part,
-                        const lade_snapshot_counter *counter, metric_sample *out) {
+static void sample_read(const lade_snapshot *snapshot, const ladei_snapshot_part *part,
+                        const ladei_snapshot_counter *counter, metric_sample *out) {
   const char *key = ladei_inspect_string(snapshot, counter->key);
   const char *kind = ladei_inspect_kind_name(part->kind);
   const char *last = strrchr(key, '.');
@@ -176,7 +176,7 @@ static lade_status metrics_write(const lade_snapshot *snapshot, bool openmetrics
   if (samples == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "snapshot: no memory for %zu counters", count);
   for (size_t i = 0; i < count; i++) {
-    const lade_snapshot_counter *counter = &snapshot->counters.rows[i];
+    const ladei_snapshot_counter *counter = &snapshot->counters.rows[i];
     sample_read(snapshot, &snapshot->parts.rows[counter->part], counter, &samples[i]);
   }
   qsort(samples, count, sizeof *samples, sample_compare);

@@ -190,7 +190,7 @@ enum { NO_FILE = 1, NO_FUNCTION = 2 };
 
 static void characters_value(pickle *to, const char *characters) { string(to, characters, strlen(characters)); }
 
-static void frame_write(pickle *to, const lade_snapshot_frame *frame) {
+static void frame_write(pickle *to, const ladei_snapshot_frame *frame) {
   char place[LADEI_INSPECT_FRAME_ROOM];
   unsigned unnamed = 0;
   if (frame->address != 0) unnamed = (frame->file == 0 ? NO_FILE : 0) | (frame->function == 0 ? NO_FUNCTION : 0);
@@ -214,7 +214,7 @@ static void frame_write(pickle *to, const lade_snapshot_frame *frame) {
 }
 
 static void stack_value(pickle *to, uint32_t stack) {
-  if (stack == LADE_SNAPSHOT_NONE) {
+  if (stack == LADEI_SNAPSHOT_NONE) {
     room_end(to, get_put(room(to, 5), MEMO_NO_FRAMES));
     return;
   }
@@ -222,7 +222,7 @@ static void stack_value(pickle *to, uint32_t stack) {
     room_end(to, get_put(room(to, 5), to->stacks[stack]));
     return;
   }
-  const lade_snapshot_stack *row = &to->snapshot->stacks.rows[stack];
+  const ladei_snapshot_stack *row = &to->snapshot->stacks.rows[stack];
   batches frames = list_begin(to);
   memoize(to, &to->stacks[stack]);
   for (size_t i = 0; i < row->frame_count; i++) {
@@ -239,7 +239,7 @@ static ladei_pickle_word action_word(uint32_t action) {
   return known ? (ladei_pickle_word)(LADEI_PICKLE_ALLOC + action) : LADEI_PICKLE_USER_DEFINED;
 }
 
-static void event_write(pickle *to, const lade_snapshot_event *event) {
+static void event_write(pickle *to, const ladei_snapshot_event *event) {
   ladei_pickle_word where = event->action == LADE_DEVICE_OOM ? LADEI_PICKLE_DEVICE_FREE : LADEI_PICKLE_ADDR;
   char *at = room(to, 128);
   at = op_put(op_put(at, OP_EMPTY_DICT), OP_MARK);
@@ -252,14 +252,14 @@ static void event_write(pickle *to, const lade_snapshot_event *event) {
   room_end(to, at);
   key_text(to, LADEI_PICKLE_USER_METADATA, event->label);
   key_text(to, LADEI_PICKLE_COMPILE_CONTEXT, event->scopes);
-  if (event->stack != LADE_SNAPSHOT_NONE) {
+  if (event->stack != LADEI_SNAPSHOT_NONE) {
     word(to, LADEI_PICKLE_FRAMES);
     stack_value(to, event->stack);
   }
   op(to, OP_SETITEMS);
 }
 
-static void part_events_write(batches *list, const lade_snapshot_part *part) {
+static void part_events_write(batches *list, const ladei_snapshot_part *part) {
   for (uint64_t i = part->first_event; i < part->first_event + part->event_count; i++) {
     batches_next(list);
     event_write(list->to, &list->to->snapshot->events.rows[i]);
@@ -268,14 +268,14 @@ static void part_events_write(batches *list, const lade_snapshot_part *part) {
 
 /* --- parts ---------------------------------------------------------------------------------------------------------- */
 
-static bool is_device(const lade_snapshot_part *part) { return part->kind == LADE_PART_DEVICE; }
-static uint32_t ordinal(const lade_snapshot_part *part) { return part->device < 0 ? 0 : (uint32_t)part->device; }
+static bool is_device(const ladei_snapshot_part *part) { return part->kind == LADE_PART_DEVICE; }
+static uint32_t ordinal(const ladei_snapshot_part *part) { return part->device < 0 ? 0 : (uint32_t)part->device; }
 
 /* Number of lists of events: one for each ordinal up to the greatest. */
 static uint32_t ordinal_count(const lade_snapshot *snapshot) {
   uint32_t count = 0;
   for (size_t i = 0; i < snapshot->parts.count; i++) {
-    const lade_snapshot_part *part = &snapshot->parts.rows[i];
+    const ladei_snapshot_part *part = &snapshot->parts.rows[i];
     if (is_device(part) && ordinal(part) >= count) count = ordinal(part) + 1;
   }
   return count;
@@ -287,7 +287,7 @@ static void device_traces_write(pickle *to) {
     batches_next(&lists);
     batches events = list_begin(to);
     for (size_t i = 0; i < to->snapshot->parts.count; i++) {
-      const lade_snapshot_part *part = &to->snapshot->parts.rows[i];
+      const ladei_snapshot_part *part = &to->snapshot->parts.rows[i];
       if (is_device(part) && ordinal(part) == device) part_events_write(&events, part);
     }
     batches_end(&events);
@@ -302,7 +302,7 @@ static void host_traces_write(pickle *to) {
   batches_end(&events);
 }
 
-static void block_write(pickle *to, const lade_snapshot_block *block) {
+static void block_write(pickle *to, const ladei_snapshot_block *block) {
   char *at = room(to, 64);
   at = op_put(op_put(at, OP_EMPTY_DICT), OP_MARK);
   at = key_uint_put(at, LADEI_PICKLE_ADDRESS, block->address);
@@ -316,8 +316,8 @@ static void block_write(pickle *to, const lade_snapshot_block *block) {
   op(to, OP_SETITEMS);
 }
 
-static void segment_write(pickle *to, const lade_snapshot_segment *segment, uint32_t device) {
-  bool large = (segment->flags & LADE_SNAPSHOT_SEGMENT_LARGE) != 0;
+static void segment_write(pickle *to, const ladei_snapshot_segment *segment, uint32_t device) {
+  bool large = (segment->flags & LADEI_SNAPSHOT_SEGMENT_LARGE) != 0;
   char *at = room(to, 256);
   at = op_put(op_put(at, OP_EMPTY_DICT), OP_MARK);
   at = key_uint_put(at, LADEI_PICKLE_DEVICE, device);
@@ -330,7 +330,7 @@ static void segment_write(pickle *to, const lade_snapshot_segment *segment, uint
   at = key_word_put(at, LADEI_PICKLE_SEGMENT_TYPE, large ? LADEI_PICKLE_LARGE : LADEI_PICKLE_SMALL);
   at = pool_put(at, LADEI_PICKLE_SEGMENT_POOL_ID, segment->pool);
   at = get_put(at, LADEI_PICKLE_IS_EXPANDABLE);
-  at = op_put(at, (segment->flags & LADE_SNAPSHOT_SEGMENT_EXPANDABLE) != 0 ? OP_NEWTRUE : OP_NEWFALSE);
+  at = op_put(at, (segment->flags & LADEI_SNAPSHOT_SEGMENT_EXPANDABLE) != 0 ? OP_NEWTRUE : OP_NEWFALSE);
   at = get_put(at, LADEI_PICKLE_FRAMES);
   room_end(to, at);
   stack_value(to, segment->stack);
@@ -347,7 +347,7 @@ static void segment_write(pickle *to, const lade_snapshot_segment *segment, uint
 static void segments_write(pickle *to) {
   batches list = list_begin(to);
   for (size_t p = 0; p < to->snapshot->parts.count; p++) {
-    const lade_snapshot_part *part = &to->snapshot->parts.rows[p];
+    const ladei_snapshot_part *part = &to->snapshot->parts.rows[p];
     if (!is_device(part)) continue;
     for (uint64_t i = part->first_segment; i < part->first_segment + part->segment_count; i++) {
       batches_next(&list);
@@ -358,7 +358,7 @@ static void segments_write(pickle *to) {
 }
 
 /* A block of pinned memory is a segment to PyTorch, which splits none. */
-static void host_block_write(pickle *to, const lade_snapshot_segment *segment, const lade_snapshot_block *block) {
+static void host_block_write(pickle *to, const ladei_snapshot_segment *segment, const ladei_snapshot_block *block) {
   char *at = room(to, 128);
   at = op_put(op_put(at, OP_EMPTY_DICT), OP_MARK);
   at = key_uint_put(at, LADEI_PICKLE_ADDRESS, block->address);
@@ -379,7 +379,7 @@ static void host_block_write(pickle *to, const lade_snapshot_segment *segment, c
 static void host_segments_write(pickle *to) {
   batches list = list_begin(to);
   for (size_t i = 0; i < to->snapshot->segments.count; i++) {
-    const lade_snapshot_segment *segment = &to->snapshot->segments.rows[i];
+    const ladei_snapshot_segment *segment = &to->snapshot->segments.rows[i];
     if (is_device(&to->snapshot->parts.rows[segment->part])) continue;
     for (uint64_t b = 0; b < segment->block_count; b++) {
       batches_next(&list);
@@ -391,8 +391,8 @@ static void host_segments_write(pickle *to) {
 
 /* --- notes, settings ------------------------------------------------------------------------------------------------ */
 
-static void annotation_write(pickle *to, const lade_snapshot_event *event) {
-  const lade_snapshot_part *part = &to->snapshot->parts.rows[event->part];
+static void annotation_write(pickle *to, const ladei_snapshot_event *event) {
+  const ladei_snapshot_part *part = &to->snapshot->parts.rows[event->part];
   op(to, OP_EMPTY_DICT);
   op(to, OP_MARK);
   key_text(to, LADEI_PICKLE_NAME, event->label);
@@ -404,7 +404,7 @@ static void annotation_write(pickle *to, const lade_snapshot_event *event) {
 static void annotations_write(pickle *to) {
   batches list = list_begin(to);
   for (size_t i = 0; i < to->snapshot->events.count; i++) {
-    const lade_snapshot_event *event = &to->snapshot->events.rows[i];
+    const ladei_snapshot_event *event = &to->snapshot->events.rows[i];
     if (event->action != LADE_DEVICE_USER_DEFINED) continue;
     batches_next(&list);
     annotation_write(to, event);
@@ -412,33 +412,33 @@ static void annotations_write(pickle *to) {
   batches_end(&list);
 }
 
-static void setting_value(pickle *to, const lade_snapshot_setting *setting) {
+static void setting_value(pickle *to, const ladei_snapshot_setting *setting) {
   switch (setting->kind) {
-  case LADE_SNAPSHOT_SETTING_BOOL: bool_value(to, setting->integer != 0); break;
-  case LADE_SNAPSHOT_SETTING_REAL: real_value(to, setting->real); break;
-  case LADE_SNAPSHOT_SETTING_TEXT: text_value(to, setting->text); break;
+  case LADEI_SNAPSHOT_SETTING_BOOL: bool_value(to, setting->integer != 0); break;
+  case LADEI_SNAPSHOT_SETTING_REAL: real_value(to, setting->real); break;
+  case LADEI_SNAPSHOT_SETTING_TEXT: text_value(to, setting->text); break;
   default: room_end(to, int_put(room(to, 10), setting->integer)); break;
   }
 }
 
 /* Bytes of the part of a key before its dot; 0: it has none. */
-static size_t map_bytes(const pickle *to, const lade_snapshot_setting *setting) {
+static size_t map_bytes(const pickle *to, const ladei_snapshot_setting *setting) {
   const char *key = ladei_inspect_string(to->snapshot, setting->key);
   const char *dot = strchr(key, '.');
   return dot == NULL ? 0 : (size_t)(dot - key);
 }
 
-static bool same_map(const pickle *to, const lade_snapshot_setting *a, const lade_snapshot_setting *b) {
+static bool same_map(const pickle *to, const ladei_snapshot_setting *a, const ladei_snapshot_setting *b) {
   size_t bytes = map_bytes(to, a);
   return bytes == map_bytes(to, b) &&
          memcmp(ladei_inspect_string(to->snapshot, a->key), ladei_inspect_string(to->snapshot, b->key), bytes) == 0;
 }
 
 /* Settings [first, end) of one map, without their first `prefix` bytes: {"256": 1, "512": 2}. */
-static void nested_write(pickle *to, const lade_snapshot_setting *first, const lade_snapshot_setting *end,
+static void nested_write(pickle *to, const ladei_snapshot_setting *first, const ladei_snapshot_setting *end,
                          size_t prefix) {
   batches items = map_begin(to);
-  for (const lade_snapshot_setting *setting = first; setting < end; setting++) {
+  for (const ladei_snapshot_setting *setting = first; setting < end; setting++) {
     const char *key = ladei_inspect_string(to->snapshot, setting->key);
     size_t bytes = strlen(key);
     assert(bytes >= prefix);
@@ -449,12 +449,12 @@ static void nested_write(pickle *to, const lade_snapshot_setting *first, const l
   batches_end(&items);
 }
 
-static void settings_items_write(batches *items, const lade_snapshot_part *part) {
+static void settings_items_write(batches *items, const ladei_snapshot_part *part) {
   pickle *to = items->to;
   if (part->setting_count == 0) return;
-  const lade_snapshot_setting *at = to->snapshot->settings.rows + part->first_setting, *end = at + part->setting_count;
+  const ladei_snapshot_setting *at = to->snapshot->settings.rows + part->first_setting, *end = at + part->setting_count;
   while (at < end) {
-    const lade_snapshot_setting *next = at + 1;
+    const ladei_snapshot_setting *next = at + 1;
     size_t bytes = map_bytes(to, at);
     batches_next(items);
     if (bytes > 0)
@@ -474,7 +474,7 @@ static void settings_items_write(batches *items, const lade_snapshot_part *part)
 static void allocator_settings_write(pickle *to) {
   batches items = map_begin(to);
   for (size_t i = 0; i < to->snapshot->parts.count; i++) {
-    const lade_snapshot_part *part = &to->snapshot->parts.rows[i];
+    const ladei_snapshot_part *part = &to->snapshot->parts.rows[i];
     if (!is_device(part)) continue;
     settings_items_write(&items, part);
     batches_next(&items);
@@ -511,7 +511,7 @@ static void words_write(pickle *to) {
 static void modules_write(pickle *to) {
   batches list = list_begin(to);
   for (size_t i = 0; i < to->snapshot->modules.count; i++) {
-    const lade_snapshot_module *module = &to->snapshot->modules.rows[i];
+    const ladei_snapshot_module *module = &to->snapshot->modules.rows[i];
     batches_next(&list);
     op(to, OP_EMPTY_DICT);
     op(to, OP_MARK);
@@ -524,7 +524,7 @@ static void modules_write(pickle *to) {
   batches_end(&list);
 }
 
-static void counters_write(pickle *to, const lade_snapshot_part *part) {
+static void counters_write(pickle *to, const ladei_snapshot_part *part) {
   batches items = map_begin(to);
   for (uint64_t i = part->first_counter; i < part->first_counter + part->counter_count; i++) {
     batches_next(&items);
@@ -534,17 +534,17 @@ static void counters_write(pickle *to, const lade_snapshot_part *part) {
   batches_end(&items);
 }
 
-static void settings_write(pickle *to, const lade_snapshot_part *part) {
+static void settings_write(pickle *to, const ladei_snapshot_part *part) {
   batches items = map_begin(to);
   settings_items_write(&items, part);
   batches_end(&items);
 }
 
 /* Segments of pinned memory: PyTorch has only their blocks. */
-static void pinned_segments_write(pickle *to, const lade_snapshot_part *part) {
+static void pinned_segments_write(pickle *to, const ladei_snapshot_part *part) {
   batches list = list_begin(to);
   for (uint64_t i = part->first_segment; i < part->first_segment + part->segment_count; i++) {
-    const lade_snapshot_segment *segment = &to->snapshot->segments.rows[i];
+    const ladei_snapshot_segment *segment = &to->snapshot->segments.rows[i];
     batches_next(&list);
     char *at = room(to, 128);
     at = op_put(op_put(at, OP_EMPTY_DICT), OP_MARK);
@@ -569,7 +569,7 @@ static ladei_pickle_word kind_word(uint32_t kind) {
   }
 }
 
-static void part_write(pickle *to, const lade_snapshot_part *part) {
+static void part_write(pickle *to, const ladei_snapshot_part *part) {
   op(to, OP_EMPTY_DICT);
   op(to, OP_MARK);
   room_end(to, key_word_put(room(to, 10), LADEI_PICKLE_KIND, kind_word(part->kind)));

@@ -95,7 +95,7 @@ static lade_status text_of(const fold *at, uint32_t *out) {
 /* --- stacks ----------------------------------------------------------------------------------------------------------- */
 
 static lade_status stack_frame_add(ladei_pickle_reader *reader, const ladei_pickle_frame *from) {
-  lade_snapshot_frame *to = LADEI_INSPECT_ADD(&reader->stack_frames);
+  ladei_snapshot_frame *to = LADEI_INSPECT_ADD(&reader->stack_frames);
   if (to == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   *to = from->row;
   if (from->unnamed & 1) to->file = 0;
@@ -129,7 +129,7 @@ static lade_status stack_of(const fold *at, uint32_t *out) {
 /* --- rows ------------------------------------------------------------------------------------------------------------- */
 
 /* An action that is not known, of a later version, is an annotation with its name. */
-static lade_status action_of(const fold *at, lade_snapshot_event *event) {
+static lade_status action_of(const fold *at, ladei_snapshot_event *event) {
   unsigned word = at->value->word;
   if (at->value->tag != LADEI_PICKLE_TEXT) return refuse_value(at, "a text");
   if (word == LADEI_PICKLE_FREE) word = LADEI_PICKLE_FREE_COMPLETED;
@@ -140,7 +140,7 @@ static lade_status action_of(const fold *at, lade_snapshot_event *event) {
 }
 
 static lade_status event_set(const fold *at, uint32_t row) {
-  lade_snapshot_event *event = &at->reader->events.rows[row];
+  ladei_snapshot_event *event = &at->reader->events.rows[row];
   switch (at->key) {
   case LADEI_PICKLE_ACTION: return action_of(at, event);
   case LADEI_PICKLE_ADDR:
@@ -168,20 +168,20 @@ static lade_status state_of(const fold *at, uint32_t *out) {
 }
 
 /* The history of an old file's block: its first element is of the last allocation. */
-static lade_status past_of(const fold *at, lade_snapshot_block *block) {
+static lade_status past_of(const fold *at, ladei_snapshot_block *block) {
   uint64_t number = 0;
   LADEI_TRY(list_of(at, &number));
   uint32_t run = at->reader->lists.rows[number].first_run;
   if (run == 0 || at->reader->runs.rows[run - 1].kind != LADEI_PICKLE_KIND_PAST) return LADE_OK;
   const ladei_pickle_past *past = &at->reader->pasts.rows[at->reader->runs.rows[run - 1].first];
   if ((block->reserved & LADEI_PICKLE_HAS_REQUESTED) == 0) block->requested_bytes = past->bytes;
-  if (block->stack == LADE_SNAPSHOT_NONE) block->stack = past->stack;
+  if (block->stack == LADEI_SNAPSHOT_NONE) block->stack = past->stack;
   block->reserved |= LADEI_PICKLE_HAS_REQUESTED;
   return LADE_OK;
 }
 
 static lade_status block_set(const fold *at, uint32_t row) {
-  lade_snapshot_block *block = &at->reader->blocks.rows[row];
+  ladei_snapshot_block *block = &at->reader->blocks.rows[row];
   switch (at->key) {
   case LADEI_PICKLE_ADDRESS: block->reserved |= LADEI_PICKLE_HAS_ADDRESS; return uint_of(at, &block->address);
   case LADEI_PICKLE_SIZE: return size_of(at, &block->bytes);
@@ -206,7 +206,7 @@ static lade_status flag_of(const fold *at, uint32_t flag, uint32_t *flags) {
 static lade_status large_of(const fold *at, uint32_t *flags) {
   uint8_t word = at->value->tag == LADEI_PICKLE_TEXT ? at->value->word : LADEI_PICKLE_WORD_COUNT;
   if (word != LADEI_PICKLE_LARGE && word != LADEI_PICKLE_SMALL) return refuse_value(at, "the text large or small");
-  if (word == LADEI_PICKLE_LARGE) *flags |= LADE_SNAPSHOT_SEGMENT_LARGE;
+  if (word == LADEI_PICKLE_LARGE) *flags |= LADEI_SNAPSHOT_SEGMENT_LARGE;
   return LADE_OK;
 }
 
@@ -226,7 +226,7 @@ static lade_status segment_set(const fold *at, uint32_t row) {
   case LADEI_PICKLE_STREAM: return uint_of(at, &segment->row.stream);
   case LADEI_PICKLE_SEGMENT_TYPE: return large_of(at, &segment->row.flags);
   case LADEI_PICKLE_SEGMENT_POOL_ID: return pool_of(at, &segment->row.pool);
-  case LADEI_PICKLE_IS_EXPANDABLE: return flag_of(at, LADE_SNAPSHOT_SEGMENT_EXPANDABLE, &segment->row.flags);
+  case LADEI_PICKLE_IS_EXPANDABLE: return flag_of(at, LADEI_SNAPSHOT_SEGMENT_EXPANDABLE, &segment->row.flags);
   case LADEI_PICKLE_FRAMES: return stack_of(at, &segment->row.stack);
   case LADEI_PICKLE_BLOCKS: return blocks_of(at, &segment->blocks);
   default: return LADE_OK;
@@ -260,7 +260,7 @@ static lade_status node_of(const fold *at, int32_t *out) {
 }
 
 static lade_status range_set(const fold *at, uint32_t row) {
-  lade_snapshot_segment *range = &at->reader->ranges.rows[row];
+  ladei_snapshot_segment *range = &at->reader->ranges.rows[row];
   switch (at->key) {
   case LADEI_PICKLE_ADDRESS: return uint_of(at, &range->address);
   case LADEI_PICKLE_BYTES: return size_of(at, &range->total_bytes);
@@ -287,7 +287,7 @@ static lade_status frame_set(const fold *at, uint32_t row) {
   case LADEI_PICKLE_NAME: return text_of(at, &frame->row.function);
   case LADEI_PICKLE_LINE: return small_of(at, 0, &frame->row.line);
   case LADEI_PICKLE_ADDRESS: return uint_of(at, &frame->row.address);
-  case LADEI_PICKLE_MODULE: return small_of(at, LADE_SNAPSHOT_NONE, &frame->row.module);
+  case LADEI_PICKLE_MODULE: return small_of(at, LADEI_SNAPSHOT_NONE, &frame->row.module);
   case LADEI_PICKLE_UNNAMED: return small_of(at, 0, &frame->unnamed);
   default: return LADE_OK;
   }
@@ -361,14 +361,14 @@ static lade_status row_set(const fold *at, ladei_pickle_kind kind, uint32_t row)
 
 static lade_status row_add(ladei_pickle_reader *reader, ladei_pickle_kind kind, uint32_t *out) {
   switch (kind) {
-  case LADEI_PICKLE_KIND_EVENT: ROW_ADD(&reader->events, .stack = LADE_SNAPSHOT_NONE);
-  case LADEI_PICKLE_KIND_BLOCK: ROW_ADD(&reader->blocks, .stack = LADE_SNAPSHOT_NONE);
-  case LADEI_PICKLE_KIND_SEGMENT: ROW_ADD(&reader->segments, .row = {.stack = LADE_SNAPSHOT_NONE, .numa_node = -1});
-  case LADEI_PICKLE_KIND_HOST: ROW_ADD(&reader->hosts, .row = {.stack = LADE_SNAPSHOT_NONE});
-  case LADEI_PICKLE_KIND_RANGE: ROW_ADD(&reader->ranges, .stack = LADE_SNAPSHOT_NONE, .numa_node = -1);
-  case LADEI_PICKLE_KIND_FRAME: ROW_ADD(&reader->frames, .row = {.module = LADE_SNAPSHOT_NONE});
+  case LADEI_PICKLE_KIND_EVENT: ROW_ADD(&reader->events, .stack = LADEI_SNAPSHOT_NONE);
+  case LADEI_PICKLE_KIND_BLOCK: ROW_ADD(&reader->blocks, .stack = LADEI_SNAPSHOT_NONE);
+  case LADEI_PICKLE_KIND_SEGMENT: ROW_ADD(&reader->segments, .row = {.stack = LADEI_SNAPSHOT_NONE, .numa_node = -1});
+  case LADEI_PICKLE_KIND_HOST: ROW_ADD(&reader->hosts, .row = {.stack = LADEI_SNAPSHOT_NONE});
+  case LADEI_PICKLE_KIND_RANGE: ROW_ADD(&reader->ranges, .stack = LADEI_SNAPSHOT_NONE, .numa_node = -1);
+  case LADEI_PICKLE_KIND_FRAME: ROW_ADD(&reader->frames, .row = {.module = LADEI_SNAPSHOT_NONE});
   case LADEI_PICKLE_KIND_NOTE: ROW_ADD(&reader->notes, .name = 0);
-  case LADEI_PICKLE_KIND_PAST: ROW_ADD(&reader->pasts, .stack = LADE_SNAPSHOT_NONE);
+  case LADEI_PICKLE_KIND_PAST: ROW_ADD(&reader->pasts, .stack = LADEI_SNAPSHOT_NONE);
   default: LADEI_TRY(ladei_pickle_machine_memory(reader, sizeof *reader->maps.rows)); break;
   }
   if (LADEI_INSPECT_ADD(&reader->maps) == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;

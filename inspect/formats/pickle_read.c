@@ -160,9 +160,9 @@ static void events_keep(assembly *all) {
   all->snapshot->events.count = first;
 }
 
-static lade_status event_copy(assembly *all, const lade_snapshot_event *event) {
+static lade_status event_copy(assembly *all, const ladei_snapshot_event *event) {
   LADEI_TRY(ladei_pickle_row_memory(all->reader, sizeof *event));
-  lade_snapshot_event *copy = LADEI_INSPECT_ADD(&all->snapshot->events);
+  ladei_snapshot_event *copy = LADEI_INSPECT_ADD(&all->snapshot->events);
   if (copy == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   *copy = *event;
   return LADE_OK;
@@ -183,8 +183,8 @@ static lade_status notes_copy(assembly *all, int32_t device, uint64_t time_ns, s
     const ladei_pickle_note *note = &all->reader->notes.rows[all->notes.rows[*at]];
     if (note->time_ns > time_ns) break;
     if (note->device != device) continue;
-    lade_snapshot_event event = {
-        .time_ns = note->time_ns, .action = LADE_DEVICE_USER_DEFINED, .stack = LADE_SNAPSHOT_NONE};
+    ladei_snapshot_event event = {
+        .time_ns = note->time_ns, .action = LADE_DEVICE_USER_DEFINED, .stack = LADEI_SNAPSHOT_NONE};
     LADEI_TRY(note_label(all, note, &event.label));
     LADEI_TRY(event_copy(all, &event));
   }
@@ -192,14 +192,14 @@ static lade_status notes_copy(assembly *all, int32_t device, uint64_t time_ns, s
 }
 
 static lade_status part_events_copy(assembly *all, size_t part, size_t *piece_at) {
-  lade_snapshot_part *row = &all->snapshot->parts.rows[part];
+  ladei_snapshot_part *row = &all->snapshot->parts.rows[part];
   int32_t device = row->kind == LADE_PART_DEVICE ? row->device : -1;
   size_t note_at = 0;
   row->first_event = all->snapshot->events.count;
   for (; *piece_at < all->pieces.count && all->pieces.rows[*piece_at].part == part; ++*piece_at) {
     const piece *from = &all->pieces.rows[*piece_at];
     for (uint32_t i = 0; i < from->count; i++) {
-      const lade_snapshot_event *event = &all->reader->events.rows[from->first + i];
+      const ladei_snapshot_event *event = &all->reader->events.rows[from->first + i];
       LADEI_TRY(notes_copy(all, device, event->time_ns, &note_at));
       LADEI_TRY(event_copy(all, event));
     }
@@ -229,9 +229,9 @@ static lade_status events_place(assembly *all) {
 
 /* --- segments ------------------------------------------------------------------------------------------------------------- */
 
-static lade_status block_add(assembly *all, const lade_snapshot_block *from, uint64_t *address) {
+static lade_status block_add(assembly *all, const ladei_snapshot_block *from, uint64_t *address) {
   LADEI_TRY(ladei_pickle_row_memory(all->reader, sizeof *from));
-  lade_snapshot_block *block = LADEI_INSPECT_ADD(&all->snapshot->blocks);
+  ladei_snapshot_block *block = LADEI_INSPECT_ADD(&all->snapshot->blocks);
   if (block == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   *block = *from;
   block->reserved = 0;
@@ -242,9 +242,9 @@ static lade_status block_add(assembly *all, const lade_snapshot_block *from, uin
   return LADE_OK;
 }
 
-static lade_status segment_add(assembly *all, const lade_snapshot_segment *row, lade_snapshot_segment **out) {
+static lade_status segment_add(assembly *all, const ladei_snapshot_segment *row, ladei_snapshot_segment **out) {
   LADEI_TRY(ladei_pickle_row_memory(all->reader, sizeof *row));
-  lade_snapshot_segment *segment = LADEI_INSPECT_ADD(&all->snapshot->segments);
+  ladei_snapshot_segment *segment = LADEI_INSPECT_ADD(&all->snapshot->segments);
   if (segment == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   *segment = *row;
   segment->first_block = all->snapshot->blocks.count;
@@ -253,7 +253,7 @@ static lade_status segment_add(assembly *all, const lade_snapshot_segment *row, 
 }
 
 static lade_status device_segment_add(assembly *all, const ladei_pickle_segment *from) {
-  lade_snapshot_segment *segment;
+  ladei_snapshot_segment *segment;
   ladei_pickle_run run;
   uint64_t address = from->row.address;
   LADEI_TRY(segment_add(all, &from->row, &segment));
@@ -269,7 +269,7 @@ static lade_status device_segment_add(assembly *all, const ladei_pickle_segment 
 }
 
 static lade_status host_block_add(assembly *all, const ladei_pickle_host *host) {
-  lade_snapshot_block block = host->row;
+  ladei_snapshot_block block = host->row;
   block.reserved |= LADEI_PICKLE_HAS_ADDRESS;
   block.state = host->allocated ? LADE_DEVICE_BLOCK_ALLOCATED
                 : host->active  ? LADE_DEVICE_BLOCK_PENDING_FREE
@@ -293,9 +293,9 @@ static lade_status counters_add(assembly *all, const ladei_pickle_value *map) {
     if (item->value.tag != LADEI_PICKLE_INT) continue;
     uint32_t key;
     LADEI_TRY(ladei_pickle_text(reader, &item->key, &key));
-    lade_snapshot_counter *counter = LADEI_INSPECT_ADD(&all->snapshot->counters);
+    ladei_snapshot_counter *counter = LADEI_INSPECT_ADD(&all->snapshot->counters);
     if (counter == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-    *counter = (lade_snapshot_counter){
+    *counter = (ladei_snapshot_counter){
         .value = (int64_t)item->value.integer, .key = key, .part = (uint32_t)(all->snapshot->parts.count - 1)};
   }
   return LADE_OK;
@@ -303,17 +303,17 @@ static lade_status counters_add(assembly *all, const ladei_pickle_value *map) {
 
 /* Values that are no setting are left out. */
 static lade_status setting_add(assembly *all, uint32_t key, const ladei_pickle_value *value) {
-  static const uint32_t kinds[] = {[LADEI_PICKLE_BOOL] = LADE_SNAPSHOT_SETTING_BOOL,
-                                   [LADEI_PICKLE_INT] = LADE_SNAPSHOT_SETTING_INTEGER,
-                                   [LADEI_PICKLE_REAL] = LADE_SNAPSHOT_SETTING_REAL,
-                                   [LADEI_PICKLE_TEXT] = LADE_SNAPSHOT_SETTING_TEXT,
+  static const uint32_t kinds[] = {[LADEI_PICKLE_BOOL] = LADEI_SNAPSHOT_SETTING_BOOL,
+                                   [LADEI_PICKLE_INT] = LADEI_SNAPSHOT_SETTING_INTEGER,
+                                   [LADEI_PICKLE_REAL] = LADEI_SNAPSHOT_SETTING_REAL,
+                                   [LADEI_PICKLE_TEXT] = LADEI_SNAPSHOT_SETTING_TEXT,
                                    [LADEI_PICKLE_DICT] = 0};
   uint32_t text = 0;
   if (kinds[value->tag] == 0) return LADE_OK;
   if (value->tag == LADEI_PICKLE_TEXT) LADEI_TRY(ladei_pickle_text(all->reader, value, &text));
-  lade_snapshot_setting *setting = LADEI_INSPECT_ADD(&all->snapshot->settings);
+  ladei_snapshot_setting *setting = LADEI_INSPECT_ADD(&all->snapshot->settings);
   if (setting == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  *setting = (lade_snapshot_setting){
+  *setting = (ladei_snapshot_setting){
       .key = key, .kind = kinds[value->tag], .text = text, .part = (uint32_t)(all->snapshot->parts.count - 1)};
   if (value->tag == LADEI_PICKLE_REAL) setting->real = value->real;
   if (value->tag == LADEI_PICKLE_BOOL || value->tag == LADEI_PICKLE_INT) setting->integer = (int64_t)value->integer;
@@ -371,11 +371,11 @@ static lade_status text_of(const assembly *all, const ladei_pickle_value *map, l
 /* --- files of lade's ---------------------------------------------------------------------------------------------------- */
 
 static lade_status module_add(assembly *all, const ladei_pickle_value *map) {
-  lade_snapshot_module module = {.base = uint_of(all, map, LADEI_PICKLE_BASE),
-                                 .bytes = uint_of(all, map, LADEI_PICKLE_BYTES)};
+  ladei_snapshot_module module = {.base = uint_of(all, map, LADEI_PICKLE_BASE),
+                                  .bytes = uint_of(all, map, LADEI_PICKLE_BYTES)};
   LADEI_TRY(text_of(all, map, LADEI_PICKLE_PATH, &module.path));
   LADEI_TRY(text_of(all, map, LADEI_PICKLE_BUILD_ID, &module.build_id));
-  lade_snapshot_module *row = LADEI_INSPECT_ADD(&all->snapshot->modules);
+  ladei_snapshot_module *row = LADEI_INSPECT_ADD(&all->snapshot->modules);
   if (row == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   *row = module;
   return LADE_OK;
@@ -403,7 +403,7 @@ static lade_status maps_each(assembly *all, const ladei_pickle_value *list, cons
 }
 
 static lade_status own_segments_take(assembly *all, size_t part, uint64_t count) {
-  lade_snapshot_part *row = &all->snapshot->parts.rows[part];
+  ladei_snapshot_part *row = &all->snapshot->parts.rows[part];
   int32_t device = row->device < 0 ? 0 : row->device;
   if (count > all->segments.count - all->segment_at)
     return refuse_part(all, part, "fewer segments are there than it says");
@@ -416,8 +416,8 @@ static lade_status own_segments_take(assembly *all, size_t part, uint64_t count)
   return LADE_OK;
 }
 
-static lade_status range_add(assembly *all, size_t part, const lade_snapshot_segment *range) {
-  lade_snapshot_segment *segment;
+static lade_status range_add(assembly *all, size_t part, const ladei_snapshot_segment *range) {
+  ladei_snapshot_segment *segment;
   LADEI_TRY(segment_add(all, range, &segment));
   if (range->block_count > all->hosts.count - all->host_at)
     return refuse_part(all, part, "fewer host_segments are there than it says");
@@ -440,7 +440,7 @@ static lade_status ranges_add(assembly *all, size_t part, const ladei_pickle_val
 
 static lade_status own_memory_take(assembly *all, const ladei_pickle_value *map) {
   size_t part = all->snapshot->parts.count - 1;
-  const lade_snapshot_part *row = &all->snapshot->parts.rows[part];
+  const ladei_snapshot_part *row = &all->snapshot->parts.rows[part];
   uint64_t events = uint_of(all, map, LADEI_PICKLE_EVENT_COUNT);
   if (events > UINT32_MAX) return refuse_part(all, part, "more events than a file can have");
   if (row->kind != LADE_PART_DEVICE) {
@@ -469,7 +469,7 @@ static lade_status own_part_begin(assembly *all, const ladei_pickle_value *map) 
 
 static lade_status own_part_add(assembly *all, const ladei_pickle_value *map) {
   LADEI_TRY(own_part_begin(all, map));
-  lade_snapshot_part *part = ladei_inspect_part(all->snapshot);
+  ladei_snapshot_part *part = ladei_inspect_part(all->snapshot);
   part->events = uint_of(all, map, LADEI_PICKLE_HISTORY_ON) != 0;
   part->lost_count = uint_of(all, map, LADEI_PICKLE_LOST_COUNT);
   part->capacity_bytes = uint_of(all, map, LADEI_PICKLE_CAPACITY_BYTES);
@@ -528,7 +528,7 @@ static lade_status other_device_add(assembly *all, int device, uint64_t time_ns,
   cursor none = {0, 0};
   cursor *trace = (size_t)device < all->traces.count ? &all->traces.rows[device] : &none;
   LADEI_TRY(other_part_begin(all, LADE_PART_DEVICE, device, time_ns));
-  lade_snapshot_part *part = ladei_inspect_part(all->snapshot);
+  ladei_snapshot_part *part = ladei_inspect_part(all->snapshot);
   part->events = trace->run != 0;
   if (*settings != NULL) {
     part->max_entries = uint_of(all, *settings, LADEI_PICKLE_TRACE_ALLOC_MAX_ENTRIES);
@@ -551,13 +551,13 @@ static lade_status other_pinned_add(assembly *all, uint64_t time_ns) {
   if (all->hosts.count > 0) qsort_r(all->hosts.rows, all->hosts.count, sizeof(uint32_t), host_compare, all->reader);
   for (size_t i = 0; i < all->hosts.count; i++) {
     const ladei_pickle_host *host = &all->reader->hosts.rows[all->hosts.rows[i]];
-    const lade_snapshot_segment row = {.address = host->row.address,
-                                       .total_bytes = host->row.bytes,
-                                       .pool = host->pool,
-                                       .block_count = 1,
-                                       .stack = host->row.stack,
-                                       .numa_node = -1};
-    lade_snapshot_segment *segment;
+    const ladei_snapshot_segment row = {.address = host->row.address,
+                                        .total_bytes = host->row.bytes,
+                                        .pool = host->pool,
+                                        .block_count = 1,
+                                        .stack = host->row.stack,
+                                        .numa_node = -1};
+    ladei_snapshot_segment *segment;
     LADEI_TRY(segment_add(all, &row, &segment));
     LADEI_TRY(host_block_add(all, host));
   }
@@ -603,7 +603,7 @@ static lade_status other_assemble(assembly *all) {
 static lade_status frames_check(const assembly *all) {
   for (size_t i = 0; i < all->snapshot->frames.count; i++) {
     uint32_t module = all->snapshot->frames.rows[i].module;
-    if (module != LADE_SNAPSHOT_NONE && module >= all->snapshot->modules.count)
+    if (module != LADEI_SNAPSHOT_NONE && module >= all->snapshot->modules.count)
       return refuse(all, "a frame names a module that is not there");
   }
   return LADE_OK;

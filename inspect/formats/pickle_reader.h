@@ -88,19 +88,19 @@ typedef struct ladei_pickle_map {
 enum { LADEI_PICKLE_HAS_ADDRESS = 1, LADEI_PICKLE_HAS_REQUESTED = 2 };
 
 typedef struct ladei_pickle_segment {
-  lade_snapshot_segment row;
+  ladei_snapshot_segment row;
   int64_t device;
   uint32_t blocks; /* list, + 1; 0: none */
 } ladei_pickle_segment;
 
 typedef struct ladei_pickle_host {
-  lade_snapshot_block row;
+  ladei_snapshot_block row;
   lade_device_pool_id pool;
   bool allocated, active;
 } ladei_pickle_host;
 
 typedef struct ladei_pickle_frame {
-  lade_snapshot_frame row;
+  ladei_snapshot_frame row;
   uint32_t unnamed; /* bits: 1: the file is not known, 2: the function is not */
 } ladei_pickle_frame;
 
@@ -131,15 +131,15 @@ typedef struct ladei_pickle_reader {
   LADEI_INSPECT_TABLE(ladei_pickle_run) runs;
   LADEI_INSPECT_TABLE(ladei_pickle_map) maps;
   LADEI_INSPECT_TABLE(ladei_pickle_item) items;
-  LADEI_INSPECT_TABLE(lade_snapshot_event) events;
-  LADEI_INSPECT_TABLE(lade_snapshot_block) blocks; /* `reserved`: its fields found in the file */
+  LADEI_INSPECT_TABLE(ladei_snapshot_event) events;
+  LADEI_INSPECT_TABLE(ladei_snapshot_block) blocks; /* `reserved`: its fields found in the file */
   LADEI_INSPECT_TABLE(ladei_pickle_segment) segments;
   LADEI_INSPECT_TABLE(ladei_pickle_host) hosts;
-  LADEI_INSPECT_TABLE(lade_snapshot_segment) ranges;
+  LADEI_INSPECT_TABLE(ladei_snapshot_segment) ranges;
   LADEI_INSPECT_TABLE(ladei_pickle_frame) frames;
   LADEI_INSPECT_TABLE(ladei_pickle_note) notes;
   LADEI_INSPECT_TABLE(ladei_pickle_past) pasts;
-  LADEI_INSPECT_TABLE(lade_snapshot_frame) stack_frames; /* of the stack that is looked up */
+  LADEI_INSPECT_TABLE(ladei_snapshot_frame) stack_frames; /* of the stack that is looked up */
   struct {
     uint64_t offset; /* of a text in the file, + 1; 0: none */
     uint32_t text;

@@ -102,14 +102,14 @@ static void sample_type_write(profile *p, own_text type, own_text unit) {
 /* --- samples ------------------------------------------------------------------------------------------------------ */
 
 static size_t stack_row(const profile *p, uint32_t stack) {
-  return stack == LADE_SNAPSHOT_NONE ? p->snapshot->stacks.count : stack;
+  return stack == LADEI_SNAPSHOT_NONE ? p->snapshot->stacks.count : stack;
 }
 
-static void part_sum(profile *p, const lade_snapshot_part *part) {
+static void part_sum(profile *p, const ladei_snapshot_part *part) {
   const lade_snapshot *snapshot = p->snapshot;
   memset(p->values, 0, (snapshot->stacks.count + 1) * sizeof *p->values);
   for (uint64_t i = part->first_block; i < part->first_block + part->block_count; i++) {
-    const lade_snapshot_block *block = &snapshot->blocks.rows[i];
+    const ladei_snapshot_block *block = &snapshot->blocks.rows[i];
     if (block->state != LADE_DEVICE_BLOCK_ALLOCATED) continue;
     uint64_t *row = p->values[stack_row(p, block->stack)];
     row[2]++;
@@ -119,7 +119,7 @@ static void part_sum(profile *p, const lade_snapshot_part *part) {
     row[1] += block->requested_bytes;
   }
   for (uint64_t i = part->first_event; i < part->first_event + part->event_count; i++) {
-    const lade_snapshot_event *event = &snapshot->events.rows[i];
+    const ladei_snapshot_event *event = &snapshot->events.rows[i];
     if (event->action != LADE_DEVICE_ALLOC) continue;
     uint64_t *row = p->values[stack_row(p, event->stack)];
     row[0]++;
@@ -128,10 +128,10 @@ static void part_sum(profile *p, const lade_snapshot_part *part) {
 }
 
 /* Packed fields: location_id 1, value 2; label 3. */
-static void sample_write(profile *p, const lade_snapshot_part *part, size_t stack) {
+static void sample_write(profile *p, const ladei_snapshot_part *part, size_t stack) {
   const lade_snapshot *snapshot = p->snapshot;
   if (stack < snapshot->stacks.count) {
-    const lade_snapshot_stack *row = &snapshot->stacks.rows[stack];
+    const ladei_snapshot_stack *row = &snapshot->stacks.rows[stack];
     for (uint64_t i = 0; i < row->frame_count; i++) message_uint(&p->message, 1, row->first_frame + i + 1);
   } else {
     message_uint(&p->message, 1, snapshot->frames.count + 1);
@@ -151,7 +151,7 @@ static void sample_write(profile *p, const lade_snapshot_part *part, size_t stac
 
 static void samples_write(profile *p) {
   for (size_t i = 0; i < p->snapshot->parts.count; i++) {
-    const lade_snapshot_part *part = &p->snapshot->parts.rows[i];
+    const ladei_snapshot_part *part = &p->snapshot->parts.rows[i];
     part_sum(p, part);
     for (size_t stack = 0; stack <= p->snapshot->stacks.count; stack++)
       if (p->values[stack][0] > 0 || p->values[stack][2] > 0) sample_write(p, part, stack);
@@ -162,7 +162,7 @@ static void samples_write(profile *p) {
 
 static void mappings_write(profile *p) {
   for (size_t i = 0; i < p->snapshot->modules.count; i++) {
-    const lade_snapshot_module *module = &p->snapshot->modules.rows[i];
+    const ladei_snapshot_module *module = &p->snapshot->modules.rows[i];
     message_uint(&p->message, 1, i + 1);
     message_uint(&p->message, 2, module->base);
     message_uint(&p->message, 3, module->base + module->bytes);
@@ -199,7 +199,7 @@ static void function_write(profile *p, uint64_t id, uint64_t name, uint64_t file
 static void frames_write(profile *p) {
   const lade_snapshot *snapshot = p->snapshot;
   for (size_t i = 0; i < snapshot->frames.count; i++) {
-    const lade_snapshot_frame *frame = &snapshot->frames.rows[i];
+    const ladei_snapshot_frame *frame = &snapshot->frames.rows[i];
     uint64_t mapping = frame->module < snapshot->modules.count ? (uint64_t)frame->module + 1 : 0;
     bool named = frame->function != 0 || frame->file != 0;
     location_write(p, i + 1, mapping, frame->address, frame->line, named);

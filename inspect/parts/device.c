@@ -52,32 +52,32 @@ static lade_status block_copy(device_copy *copy, const ladei_device_snapshot_blo
   uint32_t stack, note;
   LADEI_TRY(stack_of(copy, from->context, &stack));
   LADEI_TRY(note_of(copy, from->address, &note));
-  lade_snapshot_block *to = LADEI_INSPECT_ADD(&copy->to->blocks);
+  ladei_snapshot_block *to = LADEI_INSPECT_ADD(&copy->to->blocks);
   if (to == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  *to = (lade_snapshot_block){.address = from->address,
-                              .bytes = from->bytes,
-                              .requested_bytes = from->requested_bytes,
-                              .state = from->state,
-                              .stack = stack,
-                              .note = note};
+  *to = (ladei_snapshot_block){.address = from->address,
+                               .bytes = from->bytes,
+                               .requested_bytes = from->requested_bytes,
+                               .state = from->state,
+                               .stack = stack,
+                               .note = note};
   return LADE_OK;
 }
 
 static lade_status segment_copy(device_copy *copy, const ladei_device_snapshot_segment *from) {
   uint32_t stack;
   LADEI_TRY(stack_of(copy, from->context, &stack));
-  lade_snapshot_segment *to = LADEI_INSPECT_ADD(&copy->to->segments);
+  ladei_snapshot_segment *to = LADEI_INSPECT_ADD(&copy->to->segments);
   if (to == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  *to = (lade_snapshot_segment){.address = from->address,
-                                .total_bytes = from->total_bytes,
-                                .stream = (uint64_t)(uintptr_t)from->stream,
-                                .pool = from->pool,
-                                .first_block = copy->to->blocks.count,
-                                .block_count = from->block_count,
-                                .stack = stack,
-                                .numa_node = -1};
-  if (from->is_large) to->flags |= LADE_SNAPSHOT_SEGMENT_LARGE;
-  if (from->is_expandable) to->flags |= LADE_SNAPSHOT_SEGMENT_EXPANDABLE;
+  *to = (ladei_snapshot_segment){.address = from->address,
+                                 .total_bytes = from->total_bytes,
+                                 .stream = (uint64_t)(uintptr_t)from->stream,
+                                 .pool = from->pool,
+                                 .first_block = copy->to->blocks.count,
+                                 .block_count = from->block_count,
+                                 .stack = stack,
+                                 .numa_node = -1};
+  if (from->is_large) to->flags |= LADEI_SNAPSHOT_SEGMENT_LARGE;
+  if (from->is_expandable) to->flags |= LADEI_SNAPSHOT_SEGMENT_EXPANDABLE;
   for (size_t i = 0; i < from->block_count; i++)
     LADEI_TRY(block_copy(copy, &copy->from.memory.blocks[from->first_block + i]));
   return LADE_OK;
@@ -96,7 +96,7 @@ static lade_status memory_copy(device_copy *copy) {
 static lade_status events_copy(device_copy *copy, bool simulated) {
   ladei_history_copy *history = &copy->from.history;
   const lade_snapshot_options *options = &copy->wanted->options;
-  lade_snapshot_part *part = ladei_inspect_part(copy->to);
+  ladei_snapshot_part *part = ladei_inspect_part(copy->to);
   if (history->capacity == 0) return LADE_OK; /* it is off */
   part->max_entries = history->capacity;
   part->lost_count = history->lost_count;
@@ -137,7 +137,7 @@ static lade_status roundup_copy(const lade_device_options *settings, lade_snapsh
 
 /* Under PyTorch's names; -1: no limit. */
 static lade_status settings_copy(lade_device_allocator *allocator, lade_snapshot *snapshot) {
-  const lade_snapshot_part *part = ladei_inspect_part(snapshot);
+  const ladei_snapshot_part *part = ladei_inspect_part(snapshot);
   lade_device_options settings;
   lade_device_options_init(&settings);
   LADEI_TRY(lade_device_settings_get(allocator, &settings));
@@ -152,7 +152,7 @@ static lade_status settings_copy(lade_device_allocator *allocator, lade_snapshot
 
 static lade_status device_copy_part(void *object, const ladei_inspect_wanted *wanted, lade_snapshot *snapshot) {
   lade_device_allocator *allocator = object;
-  lade_snapshot_part *part = ladei_inspect_part(snapshot);
+  ladei_snapshot_part *part = ladei_inspect_part(snapshot);
   part->capacity_bytes = allocator->total_bytes;
   part->time_ns = ladei_inspect_now_ns(allocator->runtime);
   bool counters_alone = (wanted->options.flags & LADE_SNAPSHOT_NO_BLOCKS) != 0;

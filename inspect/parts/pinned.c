@@ -96,27 +96,27 @@ static lade_device_block_state state_of(ladei_pinned_block_state state) {
 
 static lade_status block_add(lade_snapshot *snapshot, uint64_t address, uint64_t bytes, uint64_t requested_bytes,
                              lade_device_block_state state) {
-  lade_snapshot_block *block = LADEI_INSPECT_ADD(&snapshot->blocks);
+  ladei_snapshot_block *block = LADEI_INSPECT_ADD(&snapshot->blocks);
   if (block == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  *block = (lade_snapshot_block){.address = address,
-                                 .bytes = bytes,
-                                 .requested_bytes = requested_bytes,
-                                 .state = state,
-                                 .stack = LADE_SNAPSHOT_NONE};
+  *block = (ladei_snapshot_block){.address = address,
+                                  .bytes = bytes,
+                                  .requested_bytes = requested_bytes,
+                                  .state = state,
+                                  .stack = LADEI_SNAPSHOT_NONE};
   return LADE_OK;
 }
 
 /* Blocks below a page leave the end of their pages unused: that shows as inactive. */
 static lade_status segment_add(lade_snapshot *snapshot, const segment_run *run) {
-  lade_snapshot_segment *segment = LADEI_INSPECT_ADD(&snapshot->segments);
+  ladei_snapshot_segment *segment = LADEI_INSPECT_ADD(&snapshot->segments);
   if (segment == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   size_t row = snapshot->segments.count - 1;
-  *segment = (lade_snapshot_segment){.address = run->address,
-                                     .total_bytes = run->bytes,
-                                     .first_block = snapshot->blocks.count,
-                                     .stack = LADE_SNAPSHOT_NONE,
-                                     .flags = LADE_SNAPSHOT_SEGMENT_LARGE,
-                                     .numa_node = run->numa_node};
+  *segment = (ladei_snapshot_segment){.address = run->address,
+                                      .total_bytes = run->bytes,
+                                      .first_block = snapshot->blocks.count,
+                                      .stack = LADEI_SNAPSHOT_NONE,
+                                      .flags = LADEI_SNAPSHOT_SEGMENT_LARGE,
+                                      .numa_node = run->numa_node};
   uint64_t at = run->address, end = run->address + run->bytes;
   for (size_t i = 0; i < run->count; i++) {
     const ladei_pinned_block_view *view = &run->views[i];
@@ -139,7 +139,7 @@ static lade_status memory_copy(lade_pinned_pool *pool, lade_snapshot *snapshot) 
 }
 
 static lade_status live_copy(const ladei_pinned_history_live *live, const ladei_inspect_wanted *wanted,
-                             lade_snapshot *snapshot, lade_snapshot_block *block) {
+                             lade_snapshot *snapshot, ladei_snapshot_block *block) {
   LADEI_TRY(ladei_inspect_context_stack(wanted->contexts, snapshot, live->context, &block->stack));
   if (live->note != NULL) LADEI_TRY(ladei_inspect_text(snapshot, live->note->label, &block->note));
   if (block->state == LADE_DEVICE_BLOCK_PENDING_FREE)
@@ -150,8 +150,8 @@ static lade_status live_copy(const ladei_pinned_history_live *live, const ladei_
 /* Both are in the order of addresses. A life without a block, or with an inactive one, came or went meanwhile. */
 static lade_status lives_copy(const ladei_pinned_history_lives *lives, const ladei_inspect_wanted *wanted,
                               lade_snapshot *snapshot) {
-  lade_snapshot_block *block = snapshot->blocks.rows + ladei_inspect_part(snapshot)->first_block;
-  const lade_snapshot_block *end = snapshot->blocks.rows + snapshot->blocks.count;
+  ladei_snapshot_block *block = snapshot->blocks.rows + ladei_inspect_part(snapshot)->first_block;
+  const ladei_snapshot_block *end = snapshot->blocks.rows + snapshot->blocks.count;
   for (size_t i = 0; i < lives->count; i++) {
     while (block < end && block->address < lives->list[i].address) block++;
     if (block == end) break;
@@ -196,7 +196,7 @@ static lade_status history_copy(lade_pinned_pool *pool, const ladei_inspect_want
 
 static lade_status pinned_copy_part(void *object, const ladei_inspect_wanted *wanted, lade_snapshot *snapshot) {
   lade_pinned_pool *pool = object;
-  lade_snapshot_part *part = ladei_inspect_part(snapshot);
+  ladei_snapshot_part *part = ladei_inspect_part(snapshot);
   part->time_ns = ladei_inspect_now_ns(pool->runtime);
   LADEI_TRY(pinned_counters(pool, ladei_inspect_counter_visit, snapshot));
   if ((wanted->options.flags & (LADE_SNAPSHOT_NO_BLOCKS | LADE_SNAPSHOT_ONE_POOL)) != 0) return LADE_OK;

@@ -42,9 +42,12 @@ void check(lade_status status) {
 void join_history([[maybe_unused]] lade_pinned_pool *pool) {
 #if LADE_TORCH_HAS_HOST_HISTORY
   HistoryRequest request;
-  bool is_on = false;
-  check(lade_pinned_history_enabled(pool, &is_on));
-  if (HostHistory::get().current(&request) && !is_on) HostHistory::get().set(pool, request);
+  if (!HostHistory::get().current(&request)) return;
+  lade_history *history = nullptr;
+  check(lade_pinned_history_take(pool, &history));
+  const bool is_on = history->capacity > 0;
+  lade_history_destroy(history);
+  if (!is_on) HostHistory::get().set(pool, request);
 #endif
 }
 

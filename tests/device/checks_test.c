@@ -39,7 +39,7 @@ LADE_TEST(DeviceChecks, EachCallNamesItselfAndTheArgumentThatIsNull) {
   EXPECT_NULL(lade_device_listener_add, "listener", a, NULL);
   EXPECT_NULL(lade_device_pool_begin, "streams", a, id, NULL, 1);
   EXPECT_NULL(lade_device_checkpoint_set, "checkpoint", a, NULL, NULL);
-  EXPECT_NULL(lade_device_history_enabled, "out_enabled", a, NULL);
+  EXPECT_NULL(lade_device_history_take, "out", a, NULL);
   EXPECT_NULL(lade_device_annotate, "text", a, NULL, NULL);
   EXPECT_NULL(lade_device_snapshot_take, "out", a, NULL, NULL);
   device_fixture_close(&f);

@@ -13,6 +13,7 @@
 #include "lade/soft.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/history_on.h"
 #include "tests/support/listener.h"
 #include "tests/support/runtimes.h"
 
@@ -290,12 +291,9 @@ LADE_TEST(DeviceHistory, TurningOffReleasesEverything) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
   stacks s = {0};
-  bool enabled = true;
-  LADE_EXPECT_OK(lade_device_history_enabled(f.allocator, &enabled));
-  LADE_EXPECT(!enabled);
+  LADE_EXPECT(!support_device_history_on(f.allocator));
   record(&f, &s, LADE_CONTEXT_STATE, 10);
-  LADE_EXPECT_OK(lade_device_history_enabled(f.allocator, &enabled));
-  LADE_EXPECT(enabled);
+  LADE_EXPECT(support_device_history_on(f.allocator));
   char *a = device_fixture_alloc(&f, 1000, 0);
   char *b = device_fixture_alloc(&f, 3 * MIB, 0);
   LADE_EXPECT_EQ_INT(s.released, 0);
@@ -325,9 +323,7 @@ LADE_TEST(DeviceHistory, RefusesLevelsWithoutACapture) {
   options.level = LADE_CONTEXT_NEVER;
   options.max_entries = UINT64_MAX;
   LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_HOST_MEMORY, lade_device_history_set(f.allocator, &options));
-  bool enabled = true;
-  LADE_EXPECT_OK(lade_device_history_enabled(f.allocator, &enabled));
-  LADE_EXPECT(!enabled);
+  LADE_EXPECT(!support_device_history_on(f.allocator));
   options.max_entries = 0; /* a ring of one */
   LADE_EXPECT_OK(lade_device_history_set(f.allocator, &options));
   LADE_EXPECT_OK(lade_device_annotate(f.allocator, NULL, "first"));

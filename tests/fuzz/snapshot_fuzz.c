@@ -17,7 +17,7 @@
 static void tables_check(const lade_snapshot *snapshot) {
   size_t segments = 0, blocks = 0, events = 0;
   for (size_t i = 0; i < snapshot->parts.count; i++) {
-    const lade_snapshot_part *part = &snapshot->parts.rows[i];
+    const ladei_snapshot_part *part = &snapshot->parts.rows[i];
     FUZZ_CHECK(part->first_segment == segments && part->first_block == blocks && part->first_event == events);
     segments += part->segment_count;
     blocks += part->block_count;
@@ -26,14 +26,14 @@ static void tables_check(const lade_snapshot *snapshot) {
   FUZZ_CHECK(segments == snapshot->segments.count && blocks == snapshot->blocks.count &&
              events == snapshot->events.count);
   for (size_t i = 0; i < snapshot->events.count; i++) {
-    const lade_snapshot_event *event = &snapshot->events.rows[i];
-    FUZZ_CHECK(event->stack == LADE_SNAPSHOT_NONE || event->stack < snapshot->stacks.count);
+    const ladei_snapshot_event *event = &snapshot->events.rows[i];
+    FUZZ_CHECK(event->stack == LADEI_SNAPSHOT_NONE || event->stack < snapshot->stacks.count);
     FUZZ_CHECK(event->label < snapshot->text_offsets.count && event->scopes < snapshot->text_offsets.count);
     FUZZ_CHECK(event->part < snapshot->parts.count);
   }
   for (size_t i = 0; i < snapshot->frames.count; i++) {
-    const lade_snapshot_frame *frame = &snapshot->frames.rows[i];
-    FUZZ_CHECK(frame->module == LADE_SNAPSHOT_NONE || frame->module < snapshot->modules.count);
+    const ladei_snapshot_frame *frame = &snapshot->frames.rows[i];
+    FUZZ_CHECK(frame->module == LADEI_SNAPSHOT_NONE || frame->module < snapshot->modules.count);
     FUZZ_CHECK(frame->function < snapshot->text_offsets.count && frame->file < snapshot->text_offsets.count);
   }
 }
@@ -82,7 +82,7 @@ static void formats_check(const lade_snapshot *snapshot, size_t read_bytes) {
 /* The state before the history, for a roll-back and a replay. */
 static void layout_check(const lade_snapshot *snapshot) {
   for (uint32_t i = 0; i < snapshot->parts.count; i++) {
-    const lade_snapshot_part *part = &snapshot->parts.rows[i];
+    const ladei_snapshot_part *part = &snapshot->parts.rows[i];
     ladei_inspect_layout layout;
     FUZZ_CHECK(ladei_inspect_layout_create(snapshot, i, &layout) == LADE_OK);
     for (uint64_t k = part->first_event + part->event_count; k > part->first_event; k--)

@@ -16,6 +16,7 @@
 #include "lade/soft.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/history_on.h"
 #include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
 
@@ -153,12 +154,9 @@ LADE_TEST(PinnedHistory, WritesEachStepOfABlock) {
   LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
   expect_events(&own, "segment_alloc 2097152 #1\nalloc 5000 #1\nfree_requested 5000 #2\nfree_completed 5000 #2\n"
                       "alloc 8192 #3\nfree_requested 8192 #4\nfree_completed 8192 #4\nsegment_free 2097152 #0\n");
-  bool enabled = false;
-  LADE_EXPECT_OK(lade_pinned_history_enabled(own.pool, &enabled));
-  LADE_EXPECT(enabled);
+  LADE_EXPECT(support_pinned_history_on(own.pool));
   record(&own, NULL);
-  LADE_EXPECT_OK(lade_pinned_history_enabled(own.pool, &enabled));
-  LADE_EXPECT(!enabled);
+  LADE_EXPECT(!support_pinned_history_on(own.pool));
   expect_events(&own, "");
   LADE_EXPECT_EQ_INT(c.captured, c.released);
   pinned_fixture_free(&own, pinned_fixture_alloc(&own, 4096));
@@ -235,9 +233,7 @@ LADE_TEST(PinnedHistory, RefusesWrongOptionsAndPointers) {
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_history_set(NULL, NULL));
   options = options_of(NULL, LADE_CONTEXT_NEVER, UINT64_MAX);
   LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_HOST_MEMORY, lade_pinned_history_set(own.pool, &options));
-  bool enabled = true;
-  LADE_EXPECT_OK(lade_pinned_history_enabled(own.pool, &enabled));
-  LADE_EXPECT(!enabled);
+  LADE_EXPECT(!support_pinned_history_on(own.pool));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_history_take(own.pool, NULL));
   options.max_entries = 100;
   record(&own, &options);
@@ -501,11 +497,10 @@ LADE_TEST(PinnedHistory, TurnsOnAndCopiesWithAllOrNoMemory) {
   lade_history_options options = options_of(NULL, LADE_CONTEXT_NEVER, 10);
   lade_status status = LADE_ERR_OUT_OF_HOST_MEMORY;
   for (int k = 1; status != LADE_OK; k++) {
-    bool enabled = true;
     missing_in = k;
     status = lade_pinned_history_set(own.pool, &options);
     missing_in = 0;
-    LADE_EXPECT_OK(lade_pinned_history_enabled(own.pool, &enabled));
+    bool enabled = support_pinned_history_on(own.pool);
     LADE_EXPECT_EQ_INT(enabled, status == LADE_OK);
   }
   annotate(&own, "1");
@@ -701,8 +696,7 @@ LADE_TEST(PinnedHistory, TwoThreadsMayChangeItAtOnce) {
   if (!open_on(&c.f, "cpu", 0)) return;
   for (int i = 0; i < 2; i++) LADE_ASSERT(pthread_create(&threads[i], NULL, changer_run, &c) == 0);
   for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
-  bool enabled = false;
-  LADE_EXPECT_OK(lade_pinned_history_enabled(c.f.pool, &enabled));
+  bool enabled = support_pinned_history_on(c.f.pool);
   LADE_EXPECT_EQ_INT(enabled, ladei_pinned_history_options(atomic_load(&c.f.pool->history.made)) != NULL);
   LADE_EXPECT_EQ_INT(enabled, atomic_load(&c.f.pool->fast.id) != c.f.pool->fast.cache_id);
   pinned_fixture_close(&c.f);

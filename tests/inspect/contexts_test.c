@@ -12,6 +12,7 @@
 #include "lade/inspect.h"
 #include "lade/stacks.h"
 #include "tests/device/fixture.h"
+#include "tests/inspect/tables.h"
 #include "tests/shim/lade_test.h"
 
 enum { MARK_A = 0x0a0a0a0a, MARK_B = 0x0b0b0b0b };
@@ -129,26 +130,20 @@ static void scene_close(scene *s) {
 
 /* The function of the innermost frame of a stack. */
 static const char *function_of(const lade_snapshot *snapshot, uint32_t stack) {
-  lade_snapshot_tables tables;
-  lade_snapshot_tables_init(&tables);
-  LADE_EXPECT_OK(lade_snapshot_tables_get(snapshot, &tables));
+  inspect_tables tables = inspect_tables_of(snapshot);
   if (stack >= tables.stack_count) return "none";
-  return lade_snapshot_text(snapshot, tables.frames[tables.stacks[stack].first_frame].function);
+  return ladei_inspect_string(snapshot, tables.frames[tables.stacks[stack].first_frame].function);
 }
 
 static const char *function_of_block(const lade_snapshot *snapshot, const void *block) {
-  lade_snapshot_tables tables;
-  lade_snapshot_tables_init(&tables);
-  LADE_EXPECT_OK(lade_snapshot_tables_get(snapshot, &tables));
+  inspect_tables tables = inspect_tables_of(snapshot);
   for (uint64_t i = 0; i < tables.block_count; i++)
     if (tables.blocks[i].address == (uintptr_t)block) return function_of(snapshot, tables.blocks[i].stack);
   return "no block";
 }
 
 static const char *function_of_alloc(const lade_snapshot *snapshot, const void *block) {
-  lade_snapshot_tables tables;
-  lade_snapshot_tables_init(&tables);
-  LADE_EXPECT_OK(lade_snapshot_tables_get(snapshot, &tables));
+  inspect_tables tables = inspect_tables_of(snapshot);
   for (uint64_t i = 0; i < tables.event_count; i++)
     if (tables.events[i].address == (uintptr_t)block && tables.events[i].action == LADE_DEVICE_ALLOC)
       return function_of(snapshot, tables.events[i].stack);

@@ -24,6 +24,7 @@
 #include "inspect/live/control.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/history_on.h"
 
 /* libunwind gives a thread's cache back when the thread ends, after the thread sanitiser has given up the thread: threads that
  * end capture no stacks under it. */
@@ -195,7 +196,7 @@ LADE_TEST(Control, GivesAWholeSnapshot) {
   lade_snapshot *snapshot = NULL;
   LADE_ASSERT_OK(lade_published_snapshot_take(self(), 0, NULL, 0, &snapshot));
   LADE_EXPECT_EQ_UINT(snapshot->parts.count, 2);
-  LADE_EXPECT_EQ_STR(lade_snapshot_text(snapshot, snapshot->parts.rows[1].name), "weights");
+  LADE_EXPECT_EQ_STR(ladei_inspect_string(snapshot, snapshot->parts.rows[1].name), "weights");
   LADE_EXPECT_EQ_UINT(blocks_in_use(snapshot, 12345), 1);
   LADE_EXPECT_EQ_UINT(blocks_in_use(snapshot, 54321), 1);
   LADE_EXPECT_EQ_INT(ladei_inspect_counter_find(snapshot, 1, "requested_bytes.all.current", -1), 12345);
@@ -233,7 +234,7 @@ static uint64_t events_with_stacks(uint64_t *out_events) {
   LADE_EXPECT_OK(lade_published_snapshot_take(self(), 0, NULL, 0, &snapshot));
   if (snapshot == NULL) return 0;
   *out_events = snapshot->events.count;
-  for (size_t i = 0; i < snapshot->events.count; i++) with += snapshot->events.rows[i].stack != LADE_SNAPSHOT_NONE;
+  for (size_t i = 0; i < snapshot->events.count; i++) with += snapshot->events.rows[i].stack != LADEI_SNAPSHOT_NONE;
   lade_snapshot_destroy(snapshot);
   return with;
 }
@@ -261,22 +262,16 @@ LADE_TEST(Control, TurnsHistoriesOnAndOff) {
   LADE_EXPECT(events >= 6);
 
   LADE_EXPECT_OK(history_set(self(), 0, 0, 0));
-  bool enabled = true;
-  LADE_EXPECT_OK(lade_device_history_enabled(s.f.allocator, &enabled));
-  LADE_EXPECT(!enabled);
-  LADE_EXPECT_OK(lade_pinned_history_enabled(s.pool, &enabled));
-  LADE_EXPECT(!enabled);
+  LADE_EXPECT(!support_device_history_on(s.f.allocator));
+  LADE_EXPECT(!support_pinned_history_on(s.pool));
   LADE_EXPECT_EQ_UINT(events_with_stacks(&events), 0);
   LADE_EXPECT_EQ_UINT(events, 0);
   scene_close(&s);
 }
 
 static void histories_expect(const scene *s, bool wanted) {
-  bool device = !wanted, pinned = !wanted;
-  LADE_EXPECT_OK(lade_device_history_enabled(s->f.allocator, &device));
-  LADE_EXPECT_OK(lade_pinned_history_enabled(s->pool, &pinned));
-  LADE_EXPECT_EQ_INT(device, wanted);
-  LADE_EXPECT_EQ_INT(pinned, wanted);
+  LADE_EXPECT_EQ_INT(support_device_history_on(s->f.allocator), wanted);
+  LADE_EXPECT_EQ_INT(support_pinned_history_on(s->pool), wanted);
 }
 
 /* Each allocation of the call fails in turn, on either side: both histories are on afterwards, or none is. */

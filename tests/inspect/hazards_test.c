@@ -9,19 +9,13 @@
 #include "inspect/snapshot.h"
 #include "lade/inspect.h"
 #include "tests/device/fixture.h"
+#include "tests/inspect/tables.h"
 #include "tests/shim/lade_test.h"
 
 static lade_snapshot *take(const lade_part *parts, size_t count, const lade_snapshot_options *options) {
   lade_snapshot *snapshot = NULL;
   LADE_EXPECT_OK(lade_snapshot_take(parts, count, options, &snapshot));
   return snapshot;
-}
-
-static lade_snapshot_tables tables_of(const lade_snapshot *snapshot) {
-  lade_snapshot_tables tables;
-  lade_snapshot_tables_init(&tables);
-  LADE_EXPECT_OK(lade_snapshot_tables_get(snapshot, &tables));
-  return tables;
 }
 
 /* ---- Check 5 ----------------------------------------------------------------------------------------------------- */
@@ -31,11 +25,11 @@ typedef struct sums {
 } sums;
 
 /* Blocks of a segment: each begins where the one before ends, and all of them are the segment. */
-static void segment_expect(const lade_snapshot_tables *t, const lade_snapshot_segment *segment, sums *all) {
+static void segment_expect(const inspect_tables *t, const ladei_snapshot_segment *segment, sums *all) {
   uint64_t at = segment->address;
   sums own = {0, 0, 0, 0};
   for (uint64_t i = segment->first_block; i < segment->first_block + segment->block_count; i++) {
-    const lade_snapshot_block *block = &t->blocks[i];
+    const ladei_snapshot_block *block = &t->blocks[i];
     LADE_EXPECT_EQ_UINT(block->address, at);
     at += block->bytes;
     own.total += block->bytes;
@@ -83,7 +77,7 @@ LADE_TEST(inspect_check_05, BlocksCoverTheirSegmentsAndSumsAreTheStatistics) {
   }
   lade_part part = lade_part_device(f.allocator);
   lade_snapshot *snapshot = take(&part, 1, NULL);
-  lade_snapshot_tables t = tables_of(snapshot);
+  inspect_tables t = inspect_tables_of(snapshot);
   sums all = {0, 0, 0, 0};
   size_t of_pool = 0;
   for (uint64_t i = 0; i < t.segment_count; i++) {
@@ -117,7 +111,7 @@ LADE_TEST(inspect_hazard_HZ08, ASnapshotIsOfTheDeviceThatIsAskedFor) {
   for (int device = 0; device < 2; device++) {
     options.device = device;
     lade_snapshot *snapshot = take(&part, 1, &options);
-    LADE_EXPECT_EQ_UINT(tables_of(snapshot).part_count, device == 0 ? 1 : 0);
+    LADE_EXPECT_EQ_UINT(inspect_tables_of(snapshot).part_count, device == 0 ? 1 : 0);
     lade_snapshot_destroy(snapshot);
   }
   device_fixture_close(&f);

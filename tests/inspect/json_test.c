@@ -29,7 +29,7 @@ LADE_TEST(Json, KeepsEveryBit) {
   before->events.rows[2].time_ns = 5;
   before->events.rows[3].pool = (lade_device_pool_id){UINT64_MAX, 1};
   before->events.rows[4].block_bytes = UINT64_C(1) << 55;
-  before->events.rows[5].flags = LADE_SNAPSHOT_SEGMENT_SMALL;
+  before->events.rows[5].flags = LADEI_SNAPSHOT_SEGMENT_SMALL;
   before->parts.rows[0].max_entries = before->parts.rows[0].capacity_bytes = UINT64_MAX;
   before->settings.rows[2].real = 1e22;
   before->settings.rows[2].integer = 0;
@@ -61,10 +61,10 @@ LADE_TEST(Json, TakesMembersInAnyOrderAndPassesByOthers) {
   LADE_ASSERT_EQ_SIZE(snapshot->blocks.count, 2);
   LADE_EXPECT_EQ_UINT(snapshot->blocks.rows[1].address, 0x1000 + 512);
   LADE_EXPECT_EQ_UINT(snapshot->segments.rows[0].stream, 0x7f);
-  LADE_EXPECT_EQ_UINT(snapshot->blocks.rows[1].stack, LADE_SNAPSHOT_NONE);
+  LADE_EXPECT_EQ_UINT(snapshot->blocks.rows[1].stack, LADEI_SNAPSHOT_NONE);
   LADE_ASSERT_EQ_UINT(snapshot->blocks.rows[0].stack, 0);
-  LADE_EXPECT_EQ_STR(lade_snapshot_text(snapshot, snapshot->frames.rows[0].function), "f\xc3\xa4");
-  LADE_EXPECT_EQ_STR(lade_snapshot_text(snapshot, snapshot->frames.rows[0].file), "g.c");
+  LADE_EXPECT_EQ_STR(ladei_inspect_string(snapshot, snapshot->frames.rows[0].function), "f\xc3\xa4");
+  LADE_EXPECT_EQ_STR(ladei_inspect_string(snapshot, snapshot->frames.rows[0].file), "g.c");
   lade_snapshot_destroy(snapshot);
 }
 

@@ -39,7 +39,7 @@ LADE_TEST(Pickle, KeepsIntegersOf64Bits) {
   size_t bytes;
   lade_snapshot *snapshot = sample_create(&sample_small), *after = NULL;
   LADE_ASSERT(snapshot != NULL);
-  lade_snapshot_event *events = snapshot->events.rows;
+  ladei_snapshot_event *events = snapshot->events.rows;
   events[0].stream = UINT64_MAX;
   events[1].stream = INT64_MAX;
   events[2].stream = UINT64_C(1) << 63;

@@ -71,7 +71,7 @@ LADE_TEST(Publish, ShowsTheCountersOfTheLastRefresh) {
   char *block = device_fixture_alloc(&s.f, 1000, 0);
   lade_snapshot *snapshot = read_self(0);
   LADE_EXPECT_EQ_INT(counter(snapshot, "requested_bytes.all.current"), 0);
-  LADE_EXPECT_EQ_STR(lade_snapshot_text(snapshot, snapshot->parts.rows[0].name), "weights");
+  LADE_EXPECT_EQ_STR(ladei_inspect_string(snapshot, snapshot->parts.rows[0].name), "weights");
   LADE_EXPECT_EQ_UINT(snapshot->process_id, (uint64_t)getpid());
   lade_snapshot_destroy(snapshot);
   LADE_EXPECT_OK(lade_publish_update(s.publisher));

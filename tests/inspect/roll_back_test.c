@@ -16,6 +16,7 @@
 #include "lade/inspect.h"
 #include "lade/soft.h"
 #include "tests/device/fixture.h"
+#include "tests/inspect/tables.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"
 
@@ -224,22 +225,21 @@ static void program_close(program *p, void *anchored) {
 
 /* The memory of a part as text, a line for each segment and block. */
 static char *memory_text(const lade_snapshot *snapshot, uint32_t part) {
-  lade_snapshot_tables t;
+  inspect_tables t;
   char *text = NULL;
   size_t bytes = 0;
   FILE *out = open_memstream(&text, &bytes);
-  lade_snapshot_tables_init(&t);
-  LADE_EXPECT_OK(lade_snapshot_tables_get(snapshot, &t));
-  const lade_snapshot_part *row = &t.parts[part];
+  t = inspect_tables_of(snapshot);
+  const ladei_snapshot_part *row = &t.parts[part];
   for (uint64_t i = row->first_segment; i < row->first_segment + row->segment_count; i++) {
-    const lade_snapshot_segment *segment = &t.segments[i];
+    const ladei_snapshot_segment *segment = &t.segments[i];
     fprintf(out, "segment %lx %lu stream %lx flags %x requested %lu\n", (unsigned long)segment->address,
             (unsigned long)segment->total_bytes, (unsigned long)segment->stream, segment->flags,
             (unsigned long)segment->requested_bytes);
     uint64_t inactive = 0;
     for (uint64_t b = segment->first_block; b <= segment->first_block + segment->block_count; b++) {
       bool end = b == segment->first_block + segment->block_count;
-      const lade_snapshot_block *block = &t.blocks[end ? b - 1 : b];
+      const ladei_snapshot_block *block = &t.blocks[end ? b - 1 : b];
       if (!end && block->state == LADE_DEVICE_BLOCK_INACTIVE) {
         inactive += block->bytes;
         continue;
@@ -248,11 +248,11 @@ static char *memory_text(const lade_snapshot *snapshot, uint32_t part) {
       inactive = 0;
       if (end) break;
       const char *function = "none";
-      if (block->stack != LADE_SNAPSHOT_NONE)
-        function = lade_snapshot_text(snapshot, t.frames[t.stacks[block->stack].first_frame].function);
+      if (block->stack != LADEI_SNAPSHOT_NONE)
+        function = ladei_inspect_string(snapshot, t.frames[t.stacks[block->stack].first_frame].function);
       fprintf(out, "  block %lx %lu of %lu state %u %s '%s'\n", (unsigned long)block->address,
               (unsigned long)block->bytes, (unsigned long)block->requested_bytes, block->state, function,
-              lade_snapshot_text(snapshot, block->note));
+              ladei_inspect_string(snapshot, block->note));
     }
   }
   fclose(out);
@@ -290,9 +290,7 @@ static bool program_run(const kind *k, uint64_t seed) {
   for (int i = 0; i < BEFORE; i++) step(&p);
   lade_snapshot *then = snapshot_take(&p, false), *later = snapshot_take(&p, true);
   char *expected = memory_text(then, 0), *found = memory_text(later, 1);
-  lade_snapshot_tables t;
-  lade_snapshot_tables_init(&t);
-  LADE_EXPECT_OK(lade_snapshot_tables_get(later, &t));
+  inspect_tables t = inspect_tables_of(later);
   LADE_EXPECT(!p.goes_on);
   LADE_EXPECT_EQ_UINT(t.parts[1].skew_ns, 0);
   bool same = t.parts[1].skew_ns == 0 && !text_lines_differ(expected, found);

@@ -23,9 +23,9 @@ static const char *const awkward[] = {
     "</script><script>alert(1)</script> & more",
     "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80",
     "\x1b[31mred\x1b[0m",
-    "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
-    "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
-    "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789",
+    ("0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+     "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+     "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"),
 };
 enum { AWKWARD = sizeof awkward / sizeof *awkward };
 
@@ -61,7 +61,7 @@ static uint32_t rare_text(maker *make) { return below(make, 8) == 0 ? text(make,
 
 static uint32_t any_stack(maker *make) {
   bool none = make->snapshot->stacks.count == 0 || below(make, 10) == 0;
-  return none ? LADE_SNAPSHOT_NONE : (uint32_t)below(make, make->snapshot->stacks.count);
+  return none ? LADEI_SNAPSHOT_NONE : (uint32_t)below(make, make->snapshot->stacks.count);
 }
 
 static lade_device_pool_id any_pool(maker *make) {
@@ -79,31 +79,31 @@ static void modules_make(maker *make) {
   static const char *const paths[] = {"/usr/bin/train", "/usr/lib/libtorch.so", "/opt/app/lib \"x\".so"};
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
     uint32_t path = text(make, paths[i]), build_id = text(make, i == 2 ? "" : "0123456789abcdef");
-    lade_snapshot_module *module = LADEI_INSPECT_ADD(&make->snapshot->modules);
+    ladei_snapshot_module *module = LADEI_INSPECT_ADD(&make->snapshot->modules);
     if (module == NULL) return note_status(make, LADE_ERR_OUT_OF_HOST_MEMORY);
-    *module = (lade_snapshot_module){
+    *module = (ladei_snapshot_module){
         .base = 0x7f0000000000 + i * 0x10000000, .bytes = 0x400000 * (i + 1), .path = path, .build_id = build_id};
   }
 }
 
 static void stacks_make(maker *make) {
-  lade_snapshot_frame *frames = calloc(make->shape->frames + 1, sizeof *frames);
+  ladei_snapshot_frame *frames = calloc(make->shape->frames + 1, sizeof *frames);
   if (frames == NULL) return note_status(make, LADE_ERR_OUT_OF_HOST_MEMORY);
   for (uint32_t i = 0; i < make->shape->stacks; i++) {
     for (uint32_t f = 0; f < make->shape->frames; f++) {
       char function[64], file[64];
       snprintf(function, sizeof function, "layer_%" PRIu64 "::forward", below(make, 3000));
       snprintf(file, sizeof file, "/src/model/part_%" PRIu64 ".cpp", below(make, 300));
-      frames[f] = (lade_snapshot_frame){.function = text(make, function),
-                                        .file = text(make, file),
-                                        .line = (uint32_t)below(make, 5000),
-                                        .module = LADE_SNAPSHOT_NONE};
+      frames[f] = (ladei_snapshot_frame){.function = text(make, function),
+                                         .file = text(make, file),
+                                         .line = (uint32_t)below(make, 5000),
+                                         .module = LADEI_SNAPSHOT_NONE};
       if (make->shape->devices < 2) continue;
       frames[f].module = (uint32_t)below(make, make->snapshot->modules.count);
       frames[f].address = make->snapshot->modules.rows[frames[f].module].base + below(make, 0x400000);
       if (below(make, 4) == 0) frames[f].file = frames[f].line = 0;
       if (below(make, 4) == 0) frames[f].function = 0;
-      if (below(make, 6) == 0) frames[f].module = LADE_SNAPSHOT_NONE;
+      if (below(make, 6) == 0) frames[f].module = LADEI_SNAPSHOT_NONE;
     }
     uint32_t stack;
     note_status(make, ladei_inspect_stack(make->snapshot, frames, make->shape->frames, &stack));
@@ -113,9 +113,9 @@ static void stacks_make(maker *make) {
 
 static void block_make(maker *make, uint64_t address, uint64_t bytes) {
   uint32_t note = rare_text(make);
-  lade_snapshot_block *block = LADEI_INSPECT_ADD(&make->snapshot->blocks);
+  ladei_snapshot_block *block = LADEI_INSPECT_ADD(&make->snapshot->blocks);
   if (block == NULL) return note_status(make, LADE_ERR_OUT_OF_HOST_MEMORY);
-  *block = (lade_snapshot_block){.address = address, .bytes = bytes, .state = (uint32_t)below(make, 3)};
+  *block = (ladei_snapshot_block){.address = address, .bytes = bytes, .state = (uint32_t)below(make, 3)};
   block->stack = any_stack(make);
   if (block->state == LADE_DEVICE_BLOCK_INACTIVE) return;
   block->requested_bytes = bytes - below(make, 256);
@@ -129,13 +129,13 @@ static void segment_make(maker *make, uint64_t address, uint32_t blocks, bool de
     block_make(make, at, bytes);
     at += bytes;
   }
-  lade_snapshot_segment *segment = LADEI_INSPECT_ADD(&make->snapshot->segments);
+  ladei_snapshot_segment *segment = LADEI_INSPECT_ADD(&make->snapshot->segments);
   if (segment == NULL) return note_status(make, LADE_ERR_OUT_OF_HOST_MEMORY);
-  *segment = (lade_snapshot_segment){.address = address,
-                                     .total_bytes = at - address,
-                                     .first_block = first,
-                                     .block_count = blocks,
-                                     .numa_node = device ? -1 : (int32_t)below(make, 3) - 1};
+  *segment = (ladei_snapshot_segment){.address = address,
+                                      .total_bytes = at - address,
+                                      .first_block = first,
+                                      .block_count = blocks,
+                                      .numa_node = device ? -1 : (int32_t)below(make, 3) - 1};
   segment->stack = any_stack(make);
   if (!device) return;
   segment->stream = any_stream(make);
@@ -152,10 +152,10 @@ static void memory_make(maker *make, uint32_t segments, uint32_t blocks, bool de
 
 static void event_make(maker *make, uint32_t action) {
   uint32_t label = rare_text(make), scopes = rare_text(make);
-  lade_snapshot_event *event = LADEI_INSPECT_ADD(&make->snapshot->events);
+  ladei_snapshot_event *event = LADEI_INSPECT_ADD(&make->snapshot->events);
   if (event == NULL) return note_status(make, LADE_ERR_OUT_OF_HOST_MEMORY);
   make->time_ns += below(make, 20000);
-  *event = (lade_snapshot_event){.time_ns = make->time_ns, .action = action, .label = label, .scopes = scopes};
+  *event = (ladei_snapshot_event){.time_ns = make->time_ns, .action = action, .label = label, .scopes = scopes};
   event->stack = any_stack(make);
   if (action == LADE_DEVICE_USER_DEFINED) return;
   event->address = 0x700000000000 + 512 * below(make, 1 << 24);
@@ -191,7 +191,7 @@ static void part_make(maker *make, lade_part_kind kind, int device, const char *
   if (make->status != LADE_OK) return;
   counters_make(make);
   settings_make(make);
-  lade_snapshot_part *part = ladei_inspect_part(make->snapshot);
+  ladei_snapshot_part *part = ladei_inspect_part(make->snapshot);
   part->time_ns = make->time_ns + 5000;
   part->skew_ns = kind == LADE_PART_DEVICE ? 0 : 12000;
   if (kind == LADE_PART_PIPELINE) return;
@@ -247,8 +247,8 @@ static bool text_differs(const comparison *pair, const char *table, size_t row, 
   return true;
 }
 
-static bool frame_differs(const comparison *pair, size_t row, const lade_snapshot_frame *a,
-                          const lade_snapshot_frame *b) {
+static bool frame_differs(const comparison *pair, size_t row, const ladei_snapshot_frame *a,
+                          const ladei_snapshot_frame *b) {
   return text_differs(pair, "frame", row, "function", a->function, b->function) ||
          text_differs(pair, "frame", row, "file", a->file, b->file) ||
          differs(pair, "frame", row, "line", a->line, b->line) ||
@@ -257,8 +257,8 @@ static bool frame_differs(const comparison *pair, size_t row, const lade_snapsho
 }
 
 static bool stack_differs(const comparison *pair, const char *table, size_t row, uint32_t a, uint32_t b) {
-  if (a == LADE_SNAPSHOT_NONE || b == LADE_SNAPSHOT_NONE) return differs(pair, table, row, "stack", a, b);
-  const lade_snapshot_stack *in_a = &pair->a->stacks.rows[a], *in_b = &pair->b->stacks.rows[b];
+  if (a == LADEI_SNAPSHOT_NONE || b == LADEI_SNAPSHOT_NONE) return differs(pair, table, row, "stack", a, b);
+  const ladei_snapshot_stack *in_a = &pair->a->stacks.rows[a], *in_b = &pair->b->stacks.rows[b];
   if (differs(pair, table, row, "frames of its stack", in_a->frame_count, in_b->frame_count)) return true;
   for (size_t i = 0; i < in_a->frame_count; i++)
     if (frame_differs(pair, i, &pair->a->frames.rows[in_a->first_frame + i],
@@ -274,7 +274,7 @@ static bool pool_differs(const comparison *pair, const char *table, size_t row, 
 }
 
 static bool part_differs(const comparison *pair, size_t row) {
-  const lade_snapshot_part *a = &pair->a->parts.rows[row], *b = &pair->b->parts.rows[row];
+  const ladei_snapshot_part *a = &pair->a->parts.rows[row], *b = &pair->b->parts.rows[row];
   return differs(pair, "part", row, "kind", a->kind, b->kind) ||
          differs(pair, "part", row, "device", (uint64_t)a->device, (uint64_t)b->device) ||
          text_differs(pair, "part", row, "name", a->name, b->name) ||
@@ -295,7 +295,7 @@ static bool part_differs(const comparison *pair, size_t row) {
 }
 
 static bool segment_differs(const comparison *pair, size_t row) {
-  const lade_snapshot_segment *a = &pair->a->segments.rows[row], *b = &pair->b->segments.rows[row];
+  const ladei_snapshot_segment *a = &pair->a->segments.rows[row], *b = &pair->b->segments.rows[row];
   return differs(pair, "segment", row, "address", a->address, b->address) ||
          differs(pair, "segment", row, "total_bytes", a->total_bytes, b->total_bytes) ||
          differs(pair, "segment", row, "allocated_bytes", a->allocated_bytes, b->allocated_bytes) ||
@@ -312,7 +312,7 @@ static bool segment_differs(const comparison *pair, size_t row) {
 }
 
 static bool block_differs(const comparison *pair, size_t row) {
-  const lade_snapshot_block *a = &pair->a->blocks.rows[row], *b = &pair->b->blocks.rows[row];
+  const ladei_snapshot_block *a = &pair->a->blocks.rows[row], *b = &pair->b->blocks.rows[row];
   return differs(pair, "block", row, "address", a->address, b->address) ||
          differs(pair, "block", row, "bytes", a->bytes, b->bytes) ||
          differs(pair, "block", row, "requested_bytes", a->requested_bytes, b->requested_bytes) ||
@@ -322,7 +322,7 @@ static bool block_differs(const comparison *pair, size_t row) {
 }
 
 static bool event_differs(const comparison *pair, size_t row) {
-  const lade_snapshot_event *a = &pair->a->events.rows[row], *b = &pair->b->events.rows[row];
+  const ladei_snapshot_event *a = &pair->a->events.rows[row], *b = &pair->b->events.rows[row];
   return differs(pair, "event", row, "time", a->time_ns / pair->unit, b->time_ns / pair->unit) ||
          differs(pair, "event", row, "address", a->address, b->address) ||
          differs(pair, "event", row, "bytes", a->bytes, b->bytes) ||
@@ -337,7 +337,7 @@ static bool event_differs(const comparison *pair, size_t row) {
 }
 
 static bool module_differs(const comparison *pair, size_t row) {
-  const lade_snapshot_module *a = &pair->a->modules.rows[row], *b = &pair->b->modules.rows[row];
+  const ladei_snapshot_module *a = &pair->a->modules.rows[row], *b = &pair->b->modules.rows[row];
   return differs(pair, "module", row, "base", a->base, b->base) ||
          differs(pair, "module", row, "bytes", a->bytes, b->bytes) ||
          text_differs(pair, "module", row, "path", a->path, b->path) ||
@@ -345,14 +345,14 @@ static bool module_differs(const comparison *pair, size_t row) {
 }
 
 static bool counter_differs(const comparison *pair, size_t row) {
-  const lade_snapshot_counter *a = &pair->a->counters.rows[row], *b = &pair->b->counters.rows[row];
+  const ladei_snapshot_counter *a = &pair->a->counters.rows[row], *b = &pair->b->counters.rows[row];
   return text_differs(pair, "counter", row, "key", a->key, b->key) ||
          differs(pair, "counter", row, "value", (uint64_t)a->value, (uint64_t)b->value) ||
          differs(pair, "counter", row, "part", a->part, b->part);
 }
 
 static bool setting_differs(const comparison *pair, size_t row) {
-  const lade_snapshot_setting *a = &pair->a->settings.rows[row], *b = &pair->b->settings.rows[row];
+  const ladei_snapshot_setting *a = &pair->a->settings.rows[row], *b = &pair->b->settings.rows[row];
   uint64_t real_a, real_b;
   memcpy(&real_a, &a->real, sizeof real_a);
   memcpy(&real_b, &b->real, sizeof real_b);

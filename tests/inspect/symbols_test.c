@@ -15,6 +15,7 @@
 #include "lade/pinned.h"
 #include "lade/stacks.h"
 #include "tests/inspect/sample.h"
+#include "tests/inspect/tables.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/symbols.h"
 #include "tests/support/temp_dir.h"
@@ -73,19 +74,17 @@ static lade_snapshot *snapshot_make(uint32_t flags) {
 
 /* Functions of the frames in the library, innermost first, of the first stack that has some: "+" for one without. */
 static const char *functions_of(const lade_snapshot *snapshot, char room[256]) {
-  lade_snapshot_tables t;
-  lade_snapshot_tables_init(&t);
-  LADE_EXPECT_OK(lade_snapshot_tables_get(snapshot, &t));
+  inspect_tables t = inspect_tables_of(snapshot);
   room[0] = '\0';
   for (uint64_t i = 0; i < t.stack_count && room[0] == '\0'; i++) {
     for (uint64_t k = t.stacks[i].first_frame; k < t.stacks[i].first_frame + t.stacks[i].frame_count; k++) {
-      const lade_snapshot_frame *frame = &t.frames[k];
-      if (frame->module == LADE_SNAPSHOT_NONE) continue;
-      if (strstr(lade_snapshot_text(snapshot, t.modules[frame->module].path), "libstacks_module") == NULL) continue;
+      const ladei_snapshot_frame *frame = &t.frames[k];
+      if (frame->module == LADEI_SNAPSHOT_NONE) continue;
+      if (strstr(ladei_inspect_string(snapshot, t.modules[frame->module].path), "libstacks_module") == NULL) continue;
       LADE_EXPECT_GT_UINT(frame->address, t.modules[frame->module].base);
       LADE_EXPECT_LE_UINT(frame->address - t.modules[frame->module].base, t.modules[frame->module].bytes);
-      LADE_EXPECT_GT_SIZE(strlen(lade_snapshot_text(snapshot, t.modules[frame->module].build_id)), 8);
-      const char *name = frame->function == 0 ? "+" : lade_snapshot_text(snapshot, frame->function);
+      LADE_EXPECT_GT_SIZE(strlen(ladei_inspect_string(snapshot, t.modules[frame->module].build_id)), 8);
+      const char *name = frame->function == 0 ? "+" : ladei_inspect_string(snapshot, frame->function);
       size_t used = strlen(room);
       snprintf(room + used, 256 - used, "%s%s", used == 0 ? "" : " ", name);
     }
@@ -153,9 +152,9 @@ LADE_TEST(SnapshotSymbols, AreFoundElsewhereWhenAsked) {
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_snapshot_symbolise(NULL));
 }
 
-static lade_snapshot_module *module_of(lade_snapshot *snapshot) {
+static ladei_snapshot_module *module_of(lade_snapshot *snapshot) {
   size_t at = 0;
-  while (strstr(lade_snapshot_text(snapshot, snapshot->modules.rows[at].path), "libstacks_module") == NULL) at++;
+  while (strstr(ladei_inspect_string(snapshot, snapshot->modules.rows[at].path), "libstacks_module") == NULL) at++;
   return &snapshot->modules.rows[at];
 }
 
@@ -172,7 +171,7 @@ LADE_TEST(SnapshotSymbols, AreNotAskedOfOtherFiles) {
       {NULL, "0123456789abcdef0123456789abcdef01234567"}, {NULL, ""}, {pipe, NULL}, {"/no/libstacks_module.so", NULL}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     lade_snapshot *read = written_and_read(snapshot, NULL);
-    lade_snapshot_module *module = module_of(read);
+    ladei_snapshot_module *module = module_of(read);
     if (cases[i].path != NULL) LADE_EXPECT_OK(ladei_inspect_text(read, cases[i].path, &module->path));
     if (cases[i].build_id != NULL) LADE_EXPECT_OK(ladei_inspect_text(read, cases[i].build_id, &module->build_id));
     LADE_EXPECT_OK(lade_snapshot_symbolise(read));

@@ -13,15 +13,9 @@
 #include "lade/soft.h"
 #include "lade/stacks.h"
 #include "tests/device/fixture.h"
+#include "tests/inspect/tables.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/symbols.h"
-
-static lade_snapshot_tables tables_of(const lade_snapshot *snapshot) {
-  lade_snapshot_tables tables;
-  lade_snapshot_tables_init(&tables);
-  LADE_EXPECT_OK(lade_snapshot_tables_get(snapshot, &tables));
-  return tables;
-}
 
 static lade_snapshot *take(const lade_part *parts, size_t count, const lade_snapshot_options *options) {
   lade_snapshot *snapshot = NULL;
@@ -98,9 +92,9 @@ LADE_TEST(SnapshotTake, CopiesADeviceAllocator) {
   lade_snapshot *snapshot = take(&part, 1, NULL);
   lade_device_snapshot *own = NULL;
   LADE_EXPECT_OK(lade_device_snapshot_take(f.allocator, NULL, &own));
-  lade_snapshot_tables t = tables_of(snapshot);
+  inspect_tables t = inspect_tables_of(snapshot);
   LADE_ASSERT_EQ_UINT(t.part_count, 1);
-  LADE_EXPECT_EQ_STR(lade_snapshot_text(snapshot, t.parts[0].name), "weights");
+  LADE_EXPECT_EQ_STR(ladei_inspect_string(snapshot, t.parts[0].name), "weights");
   LADE_EXPECT_EQ_INT(t.parts[0].device, 0);
   LADE_EXPECT_EQ_UINT(t.parts[0].capacity_bytes, 256 * MIB);
   LADE_ASSERT_EQ_UINT(t.segment_count, own->segment_count);
@@ -111,7 +105,7 @@ LADE_TEST(SnapshotTake, CopiesADeviceAllocator) {
     LADE_EXPECT_EQ_UINT(t.segments[i].active_bytes, own->segments[i].active_bytes);
     LADE_EXPECT_EQ_UINT(t.segments[i].requested_bytes, own->segments[i].requested_bytes);
     LADE_EXPECT_EQ_UINT(t.segments[i].stream, (uint64_t)(uintptr_t)own->segments[i].stream);
-    LADE_EXPECT_EQ_UINT(t.segments[i].flags & LADE_SNAPSHOT_SEGMENT_LARGE, own->segments[i].is_large);
+    LADE_EXPECT_EQ_UINT(t.segments[i].flags & LADEI_SNAPSHOT_SEGMENT_LARGE, own->segments[i].is_large);
   }
   for (size_t i = 0; i < t.block_count; i++) {
     LADE_EXPECT_EQ_UINT(t.blocks[i].address, own->blocks[i].address);
@@ -143,8 +137,8 @@ LADE_TEST(SnapshotTake, CopiesAPinnedPool) {
   }
   lade_part part = lade_part_pinned(pool);
   lade_snapshot *snapshot = take(&part, 1, NULL);
-  lade_snapshot_tables t = tables_of(snapshot);
-  LADE_EXPECT_EQ_STR(lade_snapshot_text(snapshot, t.parts[0].name), "pinned 0");
+  inspect_tables t = inspect_tables_of(snapshot);
+  LADE_EXPECT_EQ_STR(ladei_inspect_string(snapshot, t.parts[0].name), "pinned 0");
   uint64_t in_use = 0, found = 0, sum = 0;
   for (size_t i = 0; i < t.block_count; i++) {
     sum += t.blocks[i].bytes;
@@ -218,23 +212,23 @@ LADE_TEST(SnapshotTake, DescribesEachContextOnce) {
   options.user = &t;
   lade_part part = lade_part_device(f.allocator);
   lade_snapshot *snapshot = take(&part, 1, &options);
-  lade_snapshot_tables tables = tables_of(snapshot);
+  inspect_tables tables = inspect_tables_of(snapshot);
   LADE_EXPECT_EQ_UINT(t.described, 1); /* block, segment and two events have one context */
   LADE_EXPECT_EQ_UINT(tables.stack_count, 1);
   LADE_ASSERT_EQ_UINT(tables.frame_count, 2);
-  LADE_EXPECT_EQ_STR(lade_snapshot_text(snapshot, tables.frames[0].function), "call_1");
-  LADE_EXPECT_EQ_STR(lade_snapshot_text(snapshot, tables.frames[0].file), "src/model.c");
+  LADE_EXPECT_EQ_STR(ladei_inspect_string(snapshot, tables.frames[0].function), "call_1");
+  LADE_EXPECT_EQ_STR(ladei_inspect_string(snapshot, tables.frames[0].file), "src/model.c");
   LADE_EXPECT_EQ_UINT(tables.frames[0].line, 1);
-  LADE_EXPECT_EQ_STR(lade_snapshot_text(snapshot, tables.frames[1].file), "");
+  LADE_EXPECT_EQ_STR(ladei_inspect_string(snapshot, tables.frames[1].file), "");
   LADE_EXPECT_EQ_UINT(tables.segments[0].stack, 0);
   LADE_ASSERT_EQ_UINT(tables.event_count, 3); /* segment, block, the snapshot itself: HZ10 */
   LADE_EXPECT_EQ_UINT(tables.events[2].action, LADE_DEVICE_SNAPSHOT);
   LADE_EXPECT_EQ_UINT(tables.events[1].stack, 0);
-  LADE_EXPECT_EQ_UINT(tables.events[2].stack, LADE_SNAPSHOT_NONE);
+  LADE_EXPECT_EQ_UINT(tables.events[2].stack, LADEI_SNAPSHOT_NONE);
   lade_snapshot_destroy(snapshot);
   options.flags = LADE_SNAPSHOT_NO_STACKS | LADE_SNAPSHOT_NO_EVENTS;
   snapshot = take(&part, 1, &options);
-  tables = tables_of(snapshot);
+  tables = inspect_tables_of(snapshot);
   LADE_EXPECT_EQ_UINT(tables.stack_count, 0);
   LADE_EXPECT_EQ_UINT(tables.event_count, 0);
   LADE_EXPECT_EQ_UINT(t.described, 1);
@@ -244,18 +238,18 @@ LADE_TEST(SnapshotTake, DescribesEachContextOnce) {
   device_fixture_close(&f);
 }
 
-static const lade_snapshot_event *event_find(const lade_snapshot_tables *tables, lade_device_action action) {
+static const ladei_snapshot_event *event_find(const inspect_tables *tables, lade_device_action action) {
   for (size_t i = 0; i < tables->event_count; i++)
     if (tables->events[i].action == (uint32_t)action) return &tables->events[i];
   return NULL;
 }
 
-static bool stack_names(const lade_snapshot *snapshot, const lade_snapshot_tables *tables, uint32_t number,
+static bool stack_names(const lade_snapshot *snapshot, const inspect_tables *tables, uint32_t number,
                         const char *function) {
-  if (number == LADE_SNAPSHOT_NONE) return false;
-  const lade_snapshot_stack *stack = &tables->stacks[number];
+  if (number == LADEI_SNAPSHOT_NONE) return false;
+  const ladei_snapshot_stack *stack = &tables->stacks[number];
   for (uint64_t i = 0; i < stack->frame_count; i++)
-    if (strcmp(lade_snapshot_text(snapshot, tables->frames[stack->first_frame + i].function), function) == 0)
+    if (strcmp(ladei_inspect_string(snapshot, tables->frames[stack->first_frame + i].function), function) == 0)
       return true;
   return false;
 }
@@ -290,16 +284,16 @@ LADE_TEST(SnapshotTake, HasLabelsScopesNotesAndStacks) {
   const lade_part part = lade_part_pinned(pool);
   lade_snapshot *snapshot = take(&part, 1, NULL);
   LADE_EXPECT_OK(lade_snapshot_symbolise(snapshot));
-  lade_snapshot_tables tables = tables_of(snapshot);
-  const lade_snapshot_event *alloc = event_find(&tables, LADE_DEVICE_ALLOC);
+  inspect_tables tables = inspect_tables_of(snapshot);
+  const ladei_snapshot_event *alloc = event_find(&tables, LADE_DEVICE_ALLOC);
   LADE_ASSERT(alloc != NULL);
-  LADE_EXPECT_EQ_STR(lade_snapshot_text(snapshot, alloc->label), "reader");
-  LADE_EXPECT_EQ_STR(lade_snapshot_text(snapshot, alloc->scopes), "epoch 3/batch 7");
-  const lade_snapshot_block *found = NULL;
+  LADE_EXPECT_EQ_STR(ladei_inspect_string(snapshot, alloc->label), "reader");
+  LADE_EXPECT_EQ_STR(ladei_inspect_string(snapshot, alloc->scopes), "epoch 3/batch 7");
+  const ladei_snapshot_block *found = NULL;
   for (size_t i = 0; i < tables.block_count; i++)
     if (tables.blocks[i].address == (uint64_t)(uintptr_t)block) found = &tables.blocks[i];
   LADE_ASSERT(found != NULL);
-  LADE_EXPECT_EQ_STR(lade_snapshot_text(snapshot, found->note), "labels of batch 7");
+  LADE_EXPECT_EQ_STR(ladei_inspect_string(snapshot, found->note), "labels of batch 7");
   LADE_EXPECT_EQ_UINT(found->stack, alloc->stack);
   bool can_be_named = support_has_symbols() && dlopen("libdw.so.1", RTLD_LAZY | RTLD_LOCAL) != NULL;
   LADE_EXPECT(stack_names(snapshot, &tables, found->stack, "pinned_block_for_the_stack") || !can_be_named);
@@ -369,9 +363,9 @@ LADE_TEST(SnapshotTake, RollsPartsBackToOneMoment) {
   pair_scene s;
   if (!pair_open(&s, true)) return;
   lade_snapshot *snapshot = pair_take(&s, 0);
-  lade_snapshot_tables tables = tables_of(snapshot);
+  inspect_tables tables = inspect_tables_of(snapshot);
   LADE_ASSERT_EQ_UINT(tables.part_count, 2);
-  const lade_snapshot_part *second = &tables.parts[1];
+  const ladei_snapshot_part *second = &tables.parts[1];
   LADE_EXPECT_EQ_UINT(second->skew_ns, 0);
   LADE_ASSERT_EQ_UINT(second->segment_count, 1);
   LADE_EXPECT_EQ_UINT(tables.segments[second->first_segment].total_bytes, 2 * MIB);
@@ -388,8 +382,8 @@ LADE_TEST(SnapshotTake, TellsTheSkewWhereItCannotRollBack) {
     pair_scene s;
     if (!pair_open(&s, history == 1)) return;
     lade_snapshot *snapshot = pair_take(&s, history == 1 ? LADE_SNAPSHOT_NO_ROLL_BACK : 0);
-    lade_snapshot_tables tables = tables_of(snapshot);
-    const lade_snapshot_part *second = &tables.parts[1];
+    inspect_tables tables = inspect_tables_of(snapshot);
+    const ladei_snapshot_part *second = &tables.parts[1];
     LADE_EXPECT(second->skew_ns >= 1000);
     LADE_EXPECT_EQ_UINT(second->segment_count, 2);
     lade_snapshot_destroy(snapshot);
@@ -413,7 +407,7 @@ LADE_TEST(SnapshotTake, FiltersDevicesAndPools) {
   options.flags = LADE_SNAPSHOT_ONE_POOL;
   options.pool = id;
   lade_snapshot *snapshot = take(&part, 1, &options);
-  lade_snapshot_tables tables = tables_of(snapshot);
+  inspect_tables tables = inspect_tables_of(snapshot);
   LADE_ASSERT_EQ_UINT(tables.segment_count, 1);
   LADE_EXPECT_EQ_UINT(tables.segments[0].pool.second, 7);
   LADE_EXPECT_EQ_UINT(tables.blocks[0].requested_bytes, 2000);
@@ -421,7 +415,7 @@ LADE_TEST(SnapshotTake, FiltersDevicesAndPools) {
   options.flags = LADE_SNAPSHOT_ONE_DEVICE;
   options.device = 3; /* HZ8: the device is obeyed */
   snapshot = take(&part, 1, &options);
-  LADE_EXPECT_EQ_UINT(tables_of(snapshot).part_count, 0);
+  LADE_EXPECT_EQ_UINT(inspect_tables_of(snapshot).part_count, 0);
   lade_snapshot_destroy(snapshot);
   device_fixture_free(&f, inside);
   device_fixture_free(&f, outside);
@@ -477,7 +471,7 @@ LADE_TEST(SnapshotWrite, FoldsByStateAndStack) {
   if (!device_fixture_open(&f, "sim", 256 * MIB, NULL)) return;
   tracer t = {.next = 0};
   lade_snapshot *snapshot = folded_scene(&f, &t);
-  lade_snapshot_tables tables = tables_of(snapshot);
+  inspect_tables tables = inspect_tables_of(snapshot);
   text out = {.room = sizeof out.bytes - 1};
   LADE_EXPECT_OK(lade_snapshot_write(snapshot, LADE_SNAPSHOT_FOLDED, NULL, text_write, &out));
   char expected[1000];

@@ -130,21 +130,21 @@ LADE_TEST(SnapshotWrite, DoesNotDependOnTheLocale) {
 /* A block with a stack of one frame. */
 static lade_snapshot *named_create(const char *file, const char *function) {
   lade_snapshot *snapshot = NULL;
-  lade_snapshot_frame frame = {.line = 7, .module = LADE_SNAPSHOT_NONE};
+  ladei_snapshot_frame frame = {.line = 7, .module = LADEI_SNAPSHOT_NONE};
   uint32_t stack;
   if (ladei_inspect_create(&snapshot) != LADE_OK) return NULL;
   LADE_EXPECT_OK(ladei_inspect_text(snapshot, file, &frame.file));
   LADE_EXPECT_OK(ladei_inspect_text(snapshot, function, &frame.function));
   LADE_EXPECT_OK(ladei_inspect_stack(snapshot, &frame, 1, &stack));
   LADE_EXPECT_OK(ladei_inspect_part_begin(snapshot, LADE_PART_DEVICE, 0, "cache"));
-  lade_snapshot_block *block = LADEI_INSPECT_ADD(&snapshot->blocks);
-  lade_snapshot_segment *segment = LADEI_INSPECT_ADD(&snapshot->segments);
+  ladei_snapshot_block *block = LADEI_INSPECT_ADD(&snapshot->blocks);
+  ladei_snapshot_segment *segment = LADEI_INSPECT_ADD(&snapshot->segments);
   if (block != NULL)
-    *block = (lade_snapshot_block){
+    *block = (ladei_snapshot_block){
         .address = 0x1000, .bytes = 512, .requested_bytes = 512, .state = LADE_DEVICE_BLOCK_ALLOCATED, .stack = stack};
   if (segment != NULL)
-    *segment = (lade_snapshot_segment){
-        .address = 0x1000, .total_bytes = 512, .block_count = 1, .stack = LADE_SNAPSHOT_NONE, .numa_node = -1};
+    *segment = (ladei_snapshot_segment){
+        .address = 0x1000, .total_bytes = 512, .block_count = 1, .stack = LADEI_SNAPSHOT_NONE, .numa_node = -1};
   LADE_EXPECT_OK(ladei_inspect_finish(snapshot));
   return snapshot;
 }

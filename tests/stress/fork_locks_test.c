@@ -286,7 +286,6 @@ static void runtime_calls(objects *o) {
 static void pinned_calls(objects *o) {
   void *block;
   lade_pinned_pool *other;
-  bool enabled;
   lade_pinned_info info;
   lade_pinned_stats stats;
   lade_pinned_options settings;
@@ -318,7 +317,6 @@ static void pinned_calls(objects *o) {
   CALL(lade_pinned_latency_set(o->pool, false));
   CALL_ANY(lade_pinned_latency_each(o->pool, stat_visit, NULL));
   CALL(lade_pinned_history_set(o->pool, NULL));
-  CALL_ANY(lade_pinned_history_enabled(o->pool, &enabled));
   CALL(lade_pinned_history_take(o->pool, &history));
   CALL_ANY(lade_pinned_annotate(o->pool, NULL, "label"));
   CALL(lade_pinned_annotate(o->pool, o->pinned, "text"));
@@ -395,7 +393,6 @@ static void pool_calls(objects *o) {
 }
 
 static void look_calls(objects *o) {
-  bool enabled;
   size_t bytes;
   char text[100];
   lade_device_stats stats;
@@ -418,7 +415,6 @@ static void look_calls(objects *o) {
   CALL(lade_device_latency_set(o->allocator, false));
   CALL_ANY(lade_device_latency_each(o->allocator, stat_visit, NULL));
   CALL(lade_device_history_set(o->allocator, NULL));
-  CALL_ANY(lade_device_history_enabled(o->allocator, &enabled));
   CALL(lade_device_history_take(o->allocator, &history));
   CALL(lade_device_annotate(o->allocator, NULL, "label"));
   CALL(lade_device_annotate(o->allocator, o->device, "text"));

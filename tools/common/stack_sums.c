@@ -21,12 +21,12 @@ static char *stack_text(const lade_snapshot *snapshot, uint32_t number) {
   size_t bytes = 0;
   FILE *out = open_memstream(&text, &bytes);
   if (out == NULL) return NULL;
-  if (number == LADE_SNAPSHOT_NONE) {
+  if (number == LADEI_SNAPSHOT_NONE) {
     fputs("(no stack)\n", out);
   } else {
-    const lade_snapshot_stack *stack = &snapshot->stacks.rows[number];
+    const ladei_snapshot_stack *stack = &snapshot->stacks.rows[number];
     for (uint64_t i = 0; i < stack->frame_count; i++) {
-      const lade_snapshot_frame *frame = &snapshot->frames.rows[stack->first_frame + i];
+      const ladei_snapshot_frame *frame = &snapshot->frames.rows[stack->first_frame + i];
       char room[LADEI_INSPECT_FRAME_ROOM];
       name_print(out, ladei_inspect_frame_function(snapshot, frame, room));
       fputs("  ", out);
@@ -42,9 +42,9 @@ static char *stack_text(const lade_snapshot *snapshot, uint32_t number) {
 /* Bytes and count of each stack; the last row is for none. */
 static void blocks_sum(const lade_snapshot *snapshot, int64_t (*values)[2]) {
   for (size_t i = 0; i < snapshot->blocks.count; i++) {
-    const lade_snapshot_block *block = &snapshot->blocks.rows[i];
+    const ladei_snapshot_block *block = &snapshot->blocks.rows[i];
     if (block->state != LADE_DEVICE_BLOCK_ALLOCATED) continue;
-    int64_t *value = values[block->stack == LADE_SNAPSHOT_NONE ? snapshot->stacks.count : block->stack];
+    int64_t *value = values[block->stack == LADEI_SNAPSHOT_NONE ? snapshot->stacks.count : block->stack];
     ladei_inspect_totals_sum(&value[0], block->requested_bytes);
     value[1]++;
   }
@@ -73,7 +73,7 @@ static lade_status snapshot_add(const lade_snapshot *snapshot, bool is_before, s
   lade_status status = LADE_OK;
   for (size_t i = 0; i <= snapshot->stacks.count && status == LADE_OK; i++) {
     if (values[i][1] == 0) continue;
-    char *text = stack_text(snapshot, i == snapshot->stacks.count ? LADE_SNAPSHOT_NONE : (uint32_t)i);
+    char *text = stack_text(snapshot, i == snapshot->stacks.count ? LADEI_SNAPSHOT_NONE : (uint32_t)i);
     status = text == NULL ? no_memory() : row_add(sums, text, values[i], is_before);
     if (status != LADE_OK) free(text);
   }

@@ -17,7 +17,7 @@ bool from_snapshot_is_one(const char *bytes, size_t count) {
 /* One conversion. */
 typedef struct conversion {
   const lade_snapshot *snapshot;
-  const lade_snapshot_part *part;
+  const ladei_snapshot_part *part;
   FILE *out;
   uint64_t *streams; /* handles, ascending: their order decides, so it is kept */
   size_t stream_count;
@@ -63,9 +63,9 @@ static lade_status streams_collect(conversion *c) {
 
 /* --- the head ----------------------------------------------------------------------------------------------------- */
 
-static const lade_snapshot_setting *setting_find(const conversion *c, const char *key) {
+static const ladei_snapshot_setting *setting_find(const conversion *c, const char *key) {
   for (uint64_t i = 0; i < c->part->setting_count; i++) {
-    const lade_snapshot_setting *setting = &c->snapshot->settings.rows[c->part->first_setting + i];
+    const ladei_snapshot_setting *setting = &c->snapshot->settings.rows[c->part->first_setting + i];
     if (strcmp(ladei_inspect_string(c->snapshot, setting->key), key) == 0) return setting;
   }
   return NULL;
@@ -78,7 +78,7 @@ static void roundup_write(const conversion *c, const char **between) {
   for (unsigned i = 0; i < 16; i++) {
     char key[64];
     snprintf(key, sizeof key, "roundup_power2_divisions.%u", 1U << i);
-    const lade_snapshot_setting *setting = setting_find(c, key);
+    const ladei_snapshot_setting *setting = setting_find(c, key);
     int64_t value = setting == NULL ? 0 : setting->integer;
     any = any || value != 0;
     snprintf(text + strlen(text), sizeof text - strlen(text), "%s%u:%" PRId64, i == 0 ? "" : ",", 1U << i, value);
@@ -91,9 +91,9 @@ static void roundup_write(const conversion *c, const char **between) {
 static void settings_write(const conversion *c) {
   const double LEAST_THRESHOLD = 1e-17; /* that is not 0 as it is written */
   const char *between = "conf ";
-  const lade_snapshot_setting *split = setting_find(c, "max_split_size");
-  const lade_snapshot_setting *threshold = setting_find(c, "garbage_collection_threshold");
-  const lade_snapshot_setting *expandable = setting_find(c, "expandable_segments");
+  const ladei_snapshot_setting *split = setting_find(c, "max_split_size");
+  const ladei_snapshot_setting *threshold = setting_find(c, "garbage_collection_threshold");
+  const ladei_snapshot_setting *expandable = setting_find(c, "expandable_segments");
   if (split != NULL && split->integer >= 21 << 20 && split->integer < INT64_MAX) {
     fprintf(c->out, "%smax_split_size_mb:%" PRId64, between, split->integer >> 20);
     between = ",";
@@ -117,7 +117,7 @@ static lade_status pool_begin(conversion *c, lade_device_pool_id pool, uint64_t 
   if (pool.first == 0 && pool.second == 0) return LADE_OK;
   uint32_t *number = ladei_pair_map_value(&c->pools, pool.first, pool.second);
   if (number == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  if (*number == LADE_SNAPSHOT_NONE) *number = ++c->next_pool;
+  if (*number == LADEI_SNAPSHOT_NONE) *number = ++c->next_pool;
   *out = *number;
   fprintf(c->out, "pool_begin %u %zu\n", *number, stream_number(c, stream));
   return LADE_OK;
@@ -135,7 +135,7 @@ static lade_status alloc_write(conversion *c, uint64_t address, uint64_t bytes, 
   }
   uint32_t *live = ladei_pair_map_value(&c->ids, address, 0);
   if (live == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  if (*live != LADE_SNAPSHOT_NONE) fprintf(c->out, "free %u\n", *live); /* its free was lost */
+  if (*live != LADEI_SNAPSHOT_NONE) fprintf(c->out, "free %u\n", *live); /* its free was lost */
   *live = id;
   return LADE_OK;
 }
@@ -144,7 +144,7 @@ static lade_status alloc_write(conversion *c, uint64_t address, uint64_t bytes, 
 static lade_status waiter_make(conversion *c, uint64_t address, uint32_t id) {
   uint32_t *waiter = ladei_pair_map_value(&c->waiters, address, 0);
   if (waiter == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  if (*waiter == LADE_SNAPSHOT_NONE) {
+  if (*waiter == LADEI_SNAPSHOT_NONE) {
     *waiter = ++c->next_waiter;
     fprintf(c->out, "stream %zu\n", c->stream_count + *waiter);
   }
@@ -152,31 +152,32 @@ static lade_status waiter_make(conversion *c, uint64_t address, uint32_t id) {
   return LADE_OK;
 }
 
-static bool is_completed_by(const lade_snapshot_event *event, const lade_snapshot_event *next) {
+static bool is_completed_by(const ladei_snapshot_event *event, const ladei_snapshot_event *next) {
   return next != NULL && next->action == LADE_DEVICE_FREE_COMPLETED && next->address == event->address;
 }
 
-static lade_status free_write(conversion *c, const lade_snapshot_event *event, const lade_snapshot_event *next) {
+static lade_status free_write(conversion *c, const ladei_snapshot_event *event, const ladei_snapshot_event *next) {
   uint32_t *id = ladei_pair_map_value(&c->ids, event->address, 0);
   if (id == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  if (*id == LADE_SNAPSHOT_NONE) return LADE_OK; /* its alloc was lost */
+  if (*id == LADEI_SNAPSHOT_NONE) return LADE_OK; /* its alloc was lost */
   if (!is_completed_by(event, next)) LADEI_TRY(waiter_make(c, event->address, *id));
   fprintf(c->out, "free %u\n", *id);
-  *id = LADE_SNAPSHOT_NONE;
+  *id = LADEI_SNAPSHOT_NONE;
   return LADE_OK;
 }
 
-static lade_status complete_write(conversion *c, const lade_snapshot_event *event, const lade_snapshot_event *before) {
+static lade_status complete_write(conversion *c, const ladei_snapshot_event *event,
+                                  const ladei_snapshot_event *before) {
   bool at_once = before != NULL && before->action == LADE_DEVICE_FREE_REQUESTED && before->address == event->address;
   if (at_once) return LADE_OK;
   uint32_t *waiter = ladei_pair_map_value(&c->waiters, event->address, 0);
   if (waiter == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  if (*waiter != LADE_SNAPSHOT_NONE) fprintf(c->out, "complete %zu\n", c->stream_count + *waiter);
+  if (*waiter != LADEI_SNAPSHOT_NONE) fprintf(c->out, "complete %zu\n", c->stream_count + *waiter);
   return LADE_OK;
 }
 
-static lade_status event_write(conversion *c, const lade_snapshot_event *before, const lade_snapshot_event *event,
-                               const lade_snapshot_event *next) {
+static lade_status event_write(conversion *c, const ladei_snapshot_event *before, const ladei_snapshot_event *event,
+                               const ladei_snapshot_event *next) {
   bool gives_back = event->action == LADE_DEVICE_SEGMENT_FREE || event->action == LADE_DEVICE_SEGMENT_UNMAP;
   if (gives_back && !c->emptied) fputs("empty_cache\n", c->out);
   c->emptied = gives_back;
@@ -218,9 +219,9 @@ static lade_status trace_write(conversion *c) {
   settings_write(c);
   for (size_t i = 1; i <= c->stream_count; i++) fprintf(c->out, "stream %zu\n", i);
   if (c->part->lost_count > 0 || c->part->block_count > 0) LADEI_TRY(start_write(c));
-  const lade_snapshot_event *events = c->snapshot->events.rows + c->part->first_event;
+  const ladei_snapshot_event *events = c->snapshot->events.rows + c->part->first_event;
   for (uint64_t i = 0; i < c->part->event_count; i++) {
-    const lade_snapshot_event *next = i + 1 < c->part->event_count ? &events[i + 1] : NULL;
+    const ladei_snapshot_event *next = i + 1 < c->part->event_count ? &events[i + 1] : NULL;
     LADEI_TRY(event_write(c, i == 0 ? NULL : &events[i - 1], &events[i], next));
   }
   fputs("snapshot end\n", c->out);
@@ -230,7 +231,7 @@ static lade_status trace_write(conversion *c) {
 lade_status from_snapshot_write(const lade_snapshot *snapshot, FILE *out) {
   conversion c = {.snapshot = snapshot, .out = out};
   for (size_t i = 0; i < snapshot->parts.count && c.part == NULL; i++) {
-    const lade_snapshot_part *part = &snapshot->parts.rows[i];
+    const ladei_snapshot_part *part = &snapshot->parts.rows[i];
     if (part->kind == LADE_PART_DEVICE && part->event_count > 0) c.part = part;
   }
   if (c.part == NULL)

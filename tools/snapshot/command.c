@@ -161,7 +161,7 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
 
 /* --- showing ------------------------------------------------------------------------------------------------------ */
 
-static void event_print(const lade_snapshot *snapshot, const lade_snapshot_event *event, uint64_t start_ns) {
+static void event_print(const lade_snapshot *snapshot, const ladei_snapshot_event *event, uint64_t start_ns) {
   printf("%14.3f us  %-14s 0x%012" PRIx64 " %12" PRIu64 " B  stream 0x%" PRIx64,
          (double)(event->time_ns - start_ns) / 1e3, ladei_inspect_action_name(event->action), event->address,
          event->bytes, event->stream);
@@ -174,12 +174,12 @@ static void event_print(const lade_snapshot *snapshot, const lade_snapshot_event
 
 static void trace_print(const lade_snapshot *snapshot) {
   for (size_t i = 0; i < snapshot->parts.count; i++) {
-    const lade_snapshot_part *part = &snapshot->parts.rows[i];
+    const ladei_snapshot_part *part = &snapshot->parts.rows[i];
     name_print(stdout, ladei_inspect_string(snapshot, part->name));
     printf(": %" PRIu64 " events, %" PRIu64 " lost before them\n", part->event_count, part->lost_count);
     int64_t in_use = 0;
     for (uint64_t k = part->first_event; k < part->first_event + part->event_count; k++) {
-      const lade_snapshot_event *event = &snapshot->events.rows[k];
+      const ladei_snapshot_event *event = &snapshot->events.rows[k];
       event_print(snapshot, event, snapshot->events.rows[part->first_event].time_ns);
       if (event->action == LADE_DEVICE_ALLOC) ladei_inspect_totals_sum(&in_use, event->bytes);
       if (event->action == LADE_DEVICE_FREE_COMPLETED) ladei_inspect_totals_sum(&in_use, -event->bytes);

@@ -53,11 +53,11 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
 static size_t counters_choose(lade_snapshot *snapshot, const char *pattern) {
   size_t count = 0;
   for (size_t i = 0; i < snapshot->parts.count; i++) {
-    lade_snapshot_part *part = &snapshot->parts.rows[i];
+    ladei_snapshot_part *part = &snapshot->parts.rows[i];
     uint64_t first = part->first_counter, end = first + part->counter_count;
     part->first_counter = count; /* never after `first`: parts are in the order of their counters */
     for (uint64_t k = first; k < end; k++) {
-      const lade_snapshot_counter counter = snapshot->counters.rows[k];
+      const ladei_snapshot_counter counter = snapshot->counters.rows[k];
       if (pattern == NULL || fnmatch(pattern, ladei_inspect_string(snapshot, counter.key), 0) == 0)
         snapshot->counters.rows[count++] = counter;
     }
@@ -69,9 +69,9 @@ static size_t counters_choose(lade_snapshot *snapshot, const char *pattern) {
 
 static void text_print(const lade_snapshot *snapshot) {
   for (size_t i = 0; i < snapshot->parts.count; i++) {
-    const lade_snapshot_part *part = &snapshot->parts.rows[i];
+    const ladei_snapshot_part *part = &snapshot->parts.rows[i];
     for (uint64_t k = part->first_counter; k < part->first_counter + part->counter_count; k++) {
-      const lade_snapshot_counter *counter = &snapshot->counters.rows[k];
+      const ladei_snapshot_counter *counter = &snapshot->counters.rows[k];
       name_print(stdout, ladei_inspect_string(snapshot, part->name));
       fputs("  ", stdout);
       name_print(stdout, ladei_inspect_string(snapshot, counter->key));
@@ -85,10 +85,10 @@ static json_t *report_make(const lade_snapshot *snapshot) {
   json_t *parts = json_array();
   bool made = parts != NULL;
   for (size_t i = 0; made && i < snapshot->parts.count; i++) {
-    const lade_snapshot_part *part = &snapshot->parts.rows[i];
+    const ladei_snapshot_part *part = &snapshot->parts.rows[i];
     json_t *counters = json_object();
     for (uint64_t k = part->first_counter; k < part->first_counter + part->counter_count; k++) {
-      const lade_snapshot_counter *counter = &snapshot->counters.rows[k];
+      const ladei_snapshot_counter *counter = &snapshot->counters.rows[k];
       const char *key = ladei_inspect_string(snapshot, counter->key);
       made = made && json_object_set_new(counters, key, json_integer(counter->value)) == 0;
     }

@@ -14,7 +14,7 @@ static uint32_t draw(uint64_t *state, uint32_t limit) { /* a linear congruential
   return (uint32_t)((*state >> 33) % limit);
 }
 
-static lade_status frame_make(lade_snapshot *big, uint64_t *random, lade_snapshot_frame *out) {
+static lade_status frame_make(lade_snapshot *big, uint64_t *random, ladei_snapshot_frame *out) {
   char function[64], file[64];
   uint32_t number = draw(random, 4000);
   snprintf(function, sizeof function, "torch::autograd::layer_%u::forward", number);
@@ -22,13 +22,13 @@ static lade_status frame_make(lade_snapshot *big, uint64_t *random, lade_snapsho
   LADEI_TRY(ladei_inspect_text(big, function, &out->function));
   LADEI_TRY(ladei_inspect_text(big, file, &out->file));
   out->line = draw(random, 2000);
-  out->module = LADE_SNAPSHOT_NONE;
+  out->module = LADEI_SNAPSHOT_NONE;
   return LADE_OK;
 }
 
 static lade_status stacks_make(lade_snapshot *big, uint64_t *random) {
   for (int i = 0; i < BIG_STACKS; i++) {
-    lade_snapshot_frame frames[BIG_FRAMES] = {{0, 0, 0, 0, 0}};
+    ladei_snapshot_frame frames[BIG_FRAMES] = {{0, 0, 0, 0, 0}};
     uint32_t stack;
     for (int f = 0; f < BIG_FRAMES; f++) LADEI_TRY(frame_make(big, random, &frames[f]));
     LADEI_TRY(ladei_inspect_stack(big, frames, BIG_FRAMES, &stack));
@@ -40,24 +40,24 @@ static uint64_t address_of(uint32_t block) { return base_address + (uint64_t)blo
 
 static lade_status blocks_make(lade_snapshot *big, uint64_t *random, uint32_t blocks) {
   for (uint32_t i = 0; i < blocks; i++) {
-    lade_snapshot_block *block = LADEI_INSPECT_ADD(&big->blocks);
+    ladei_snapshot_block *block = LADEI_INSPECT_ADD(&big->blocks);
     if (block == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
     bool live = draw(random, 4) != 0;
-    *block = (lade_snapshot_block){.address = address_of(i),
-                                   .bytes = BLOCK_STEP,
-                                   .requested_bytes = live ? BLOCK_STEP - draw(random, 512) : 0,
-                                   .state = live ? LADE_DEVICE_BLOCK_ALLOCATED : LADE_DEVICE_BLOCK_INACTIVE,
-                                   .stack = live ? draw(random, BIG_STACKS) : LADE_SNAPSHOT_NONE};
+    *block = (ladei_snapshot_block){.address = address_of(i),
+                                    .bytes = BLOCK_STEP,
+                                    .requested_bytes = live ? BLOCK_STEP - draw(random, 512) : 0,
+                                    .state = live ? LADE_DEVICE_BLOCK_ALLOCATED : LADE_DEVICE_BLOCK_INACTIVE,
+                                    .stack = live ? draw(random, BIG_STACKS) : LADEI_SNAPSHOT_NONE};
   }
   for (uint32_t i = 0; i < blocks / SEGMENT_BLOCKS; i++) {
-    lade_snapshot_segment *segment = LADEI_INSPECT_ADD(&big->segments);
+    ladei_snapshot_segment *segment = LADEI_INSPECT_ADD(&big->segments);
     if (segment == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-    *segment = (lade_snapshot_segment){.address = address_of(i * SEGMENT_BLOCKS),
-                                       .total_bytes = (uint64_t)SEGMENT_BLOCKS * BLOCK_STEP,
-                                       .first_block = (uint64_t)i * SEGMENT_BLOCKS,
-                                       .block_count = SEGMENT_BLOCKS,
-                                       .stack = draw(random, BIG_STACKS),
-                                       .numa_node = -1};
+    *segment = (ladei_snapshot_segment){.address = address_of(i * SEGMENT_BLOCKS),
+                                        .total_bytes = (uint64_t)SEGMENT_BLOCKS * BLOCK_STEP,
+                                        .first_block = (uint64_t)i * SEGMENT_BLOCKS,
+                                        .block_count = SEGMENT_BLOCKS,
+                                        .stack = draw(random, BIG_STACKS),
+                                        .numa_node = -1};
   }
   return LADE_OK;
 }
@@ -66,15 +66,15 @@ static lade_status blocks_make(lade_snapshot *big, uint64_t *random, uint32_t bl
 static lade_status events_make(lade_snapshot *big, uint64_t *random, uint32_t share) {
   uint64_t time_ns = first_time_ns;
   for (uint32_t i = 0; i < BIG_EVENTS / share; i++) {
-    lade_snapshot_event *event = LADEI_INSPECT_ADD(&big->events);
+    ladei_snapshot_event *event = LADEI_INSPECT_ADD(&big->events);
     if (event == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
     time_ns += 500 + draw(random, 4000);
-    *event = (lade_snapshot_event){.time_ns = time_ns,
-                                   .address = address_of(draw(random, BIG_BLOCKS / share)),
-                                   .bytes = 1 + draw(random, BLOCK_STEP),
-                                   .stream = i % 5 == 0 ? 0x55d012345670 : 0,
-                                   .stack = draw(random, BIG_STACKS),
-                                   .action = i % 3};
+    *event = (ladei_snapshot_event){.time_ns = time_ns,
+                                    .address = address_of(draw(random, BIG_BLOCKS / share)),
+                                    .bytes = 1 + draw(random, BLOCK_STEP),
+                                    .stream = i % 5 == 0 ? 0x55d012345670 : 0,
+                                    .stack = draw(random, BIG_STACKS),
+                                    .action = i % 3};
   }
   return LADE_OK;
 }
