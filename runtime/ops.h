@@ -263,10 +263,12 @@ typedef struct ladei_copy_table {
   void *dst;
   const void *src;
   size_t dst_stride, src_stride;
-  size_t dst_count, src_count;   /* how many blocks there are on each side; a block with a higher id is not copied */
-  const void *dst_ids, *src_ids; /* memory that the device reads, in stream order */
-  bool wide;                     /* ids have 64 bits, not 32 */
-  size_t bytes, count;           /* of a block; how many ids. Both less than 2^32 - 2^14 */
+  size_t dst_count, src_count; /* how many blocks there are on each side; a block with a higher id is not copied */
+  const void *dst_ids, *src_ids;
+  bool
+      at_call; /* ids are in host memory and read before the op returns; otherwise the device reads them in stream order */
+  bool wide;           /* ids have 64 bits, not 32 */
+  size_t bytes, count; /* of a block; how many ids. Both less than 2^32 - 2^14 */
 } ladei_copy_table;
 
 struct lade_copy_piece; /* lade/copy.h */
@@ -580,7 +582,7 @@ typedef struct lade_runtime_ops {
    */
   lade_status (*copy_kernel)(void *self, const struct lade_copy_piece *pieces, size_t count, unsigned blocks,
                              const ladei_stream *stream);
-  /* The same for a table of blocks. The ids stay in place until the work has run. */
+  /* The same for a table of blocks. Ids that the device reads stay in place until the work has run. */
   lade_status (*copy_kernel_table)(void *self, const ladei_copy_table *table, unsigned blocks,
                                    const ladei_stream *stream);
 } lade_runtime_ops;

@@ -3,7 +3,8 @@
  * How fast are copies of many small pieces between pinned and device memory? Blocks of one size are copied between random
  * places of two sides of 1 GiB, all ways in turn in one run:
  *
- *   lade            lade_copy_pieces
+ *   lade            lade_copy_blocks, its ids in host memory
+ *   lade_pieces     lade_copy_pieces
  *   kernel_by_hand  the kernel alone, its list in device memory: what a program gets that does all by itself
  *   copy_batch      cuMemcpyBatchAsync, 4096 copies a call
  *   loop            cuMemcpyAsync for each block
@@ -168,8 +169,25 @@ static bool by_loop(void) {
   return good;
 }
 
+static bool by_table(void) {
+  const shape *s = &world.shape;
+  lade_copy_table table;
+  lade_copy_table_init(&table);
+  char *host = world.host + s->offset;
+  table.dst = s->to_device ? world.device : host;
+  table.src = s->to_device ? host : world.device;
+  table.dst_stride = table.src_stride = s->bytes + (s->offset == 0 ? 0 : 16);
+  table.dst_count = table.src_count = world.side_blocks;
+  table.bytes = s->bytes;
+  table.dst_ids = s->to_device ? world.device_ids : world.host_ids;
+  table.src_ids = s->to_device ? world.host_ids : world.device_ids;
+  table.id_bytes = sizeof world.host_ids[0];
+  table.count = s->count;
+  return succeeded(lade_copy_blocks(world.runtime, &table, world.stream));
+}
+
 typedef bool (*way)(void);
-static way ways[] = {by_lade, by_hand, by_batch, by_loop};
+static way ways[] = {by_table, by_lade, by_hand, by_batch, by_loop};
 
 static double rate_run(void *user) {
   double begun = bench_seconds();
@@ -196,8 +214,8 @@ static double processor_run(void *user) {
   return good && wait() ? taken / (double)world.shape.count * 1e9 : (double)NAN;
 }
 
-/* Copies by lade, and looks at each block. */
-static bool check(void) {
+/* Copies, and looks at each block. */
+static bool check(way by) {
   const shape *s = &world.shape;
   char *back = malloc(world.side_bytes);
   bool good = back != NULL;
@@ -205,7 +223,7 @@ static bool check(void) {
   good =
       good &&
       succeeded(lade_fill_async(world.runtime, world.device, 0, s->to_device ? world.side_bytes : 1, world.stream)) &&
-      by_lade() && wait() &&
+      by() && wait() &&
       succeeded(
           world.runtime->ops->copy_sync(world.runtime->self, 0, LADEI_COPY_D2H, back, world.device, world.side_bytes));
   for (size_t i = 0; good && i < s->count; i++) {
@@ -220,13 +238,15 @@ static bool check(void) {
 
 static bool shape_measure(bench *b, const bench_case *self, const shape *s, const char *unit, double (*run)(void *)) {
   const bench_variant variants[] = {{"lade", run, &ways[0]},
-                                    {"kernel_by_hand", run, &ways[1]},
-                                    {"copy_batch", run, &ways[2]},
-                                    {"loop", run, &ways[3]}};
+                                    {"lade_pieces", run, &ways[1]},
+                                    {"kernel_by_hand", run, &ways[2]},
+                                    {"copy_batch", run, &ways[3]},
+                                    {"loop", run, &ways[4]}};
   json_t *params =
       json_pack("{s:s, s:I, s:I, s:I}", "direction", s->to_device ? "to device" : "from device", "bytes",
                 (json_int_t)s->bytes, "blocks", (json_int_t)world.shape.count, "offset", (json_int_t)s->offset);
-  return check() && bench_measure(b, self->name, params, unit, variants, sizeof variants / sizeof variants[0]);
+  return check(by_table) && check(by_lade) && check(by_hand) &&
+         bench_measure(b, self->name, params, unit, variants, sizeof variants / sizeof variants[0]);
 }
 
 static bool sizes_case(bench *b, const bench_case *self) {

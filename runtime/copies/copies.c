@@ -9,9 +9,10 @@
  * I2  Each part is queued by one way.
  * Locks: none.
  */
-#include <assert.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/options.h"
@@ -33,6 +34,10 @@ static lade_status copies_enter(lade_runtime *runtime, const char *call, lade_st
 static unsigned blocks_for(const ladei_copy_ways *ways, unsigned direction, size_t mean_bytes) {
   unsigned blocks = atomic_load_explicit(&ways->blocks[direction], memory_order_relaxed);
   return mean_bytes < 2048 ? 2 * blocks : blocks;
+}
+
+static bool ways_ready(const ladei_copy_ways *ways) {
+  return ways != NULL && atomic_load_explicit(&ways->state, memory_order_acquire) == LADEI_COPY_READY;
 }
 
 static size_t engine_from(const ladei_copy_ways *ways, unsigned direction) {
@@ -122,8 +127,7 @@ static lade_status plan_queue(lade_runtime *runtime, ladei_copy_plan *plan, cons
   split s = {0};
   ladei_copy_ways_first_use(runtime, stream);
   if (ways == NULL) ways = &none;
-  bool ready = atomic_load_explicit(&ways->state, memory_order_acquire) == LADEI_COPY_READY;
-  if (!split_whole(ways, ready, plan, &s) && !split_parts(ways, plan, &s))
+  if (!split_whole(ways, ways_ready(ways), plan, &s) && !split_parts(ways, plan, &s))
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "copies of pieces: no memory for a list of %zu", plan->count);
   LADEI_TRY(split_queue(runtime, plan, &s, stream));
   count_add(&ways->engine_pieces, s.engine);
@@ -188,61 +192,79 @@ static uint64_t id_of(const void *ids, size_t index, size_t id_bytes) {
   return id_bytes == 8 ? ((const uint64_t *)ids)[index] : ((const uint32_t *)ids)[index];
 }
 
-static lade_status id_refuse(const char *side, size_t index, uint64_t id, size_t count) {
-  char field[48], expected[48];
+static lade_status id_refuse(const char *side, size_t index, uint64_t id, size_t count, const char *more) {
+  char field[48], expected[64];
   (void)snprintf(field, sizeof field, "table.%s_ids[%zu]", side, index);
-  (void)snprintf(expected, sizeof expected, "0 to %zu", count - 1);
+  (void)snprintf(expected, sizeof expected, "0 to %zu%s", count - 1, more);
   return ladei_error_argument("lade_copy_blocks", field, expected, "%lld", (long long)id);
 }
 
-static lade_status table_expand(const lade_copy_table *t, lade_copy_piece *pieces) {
+static bool bit_take(uint64_t *bits, uint64_t index) {
+  uint64_t bit = UINT64_C(1) << index % 64, *word = &bits[index / 64];
+  bool free = (*word & bit) == 0;
+  *word |= bit;
+  return free;
+}
+
+/* *out_follow: some block follows the one before on both sides. `taken`: a bit for each block of the destination, or NULL. */
+static lade_status ids_check(const lade_copy_table *t, uint64_t *taken, bool *out_follow) {
+  uint64_t last_to = UINT64_MAX - 1, last_from = UINT64_MAX - 1;
+  bool follow = false;
   for (size_t i = 0; i < t->count; i++) {
     uint64_t to = id_of(t->dst_ids, i, t->id_bytes), from = id_of(t->src_ids, i, t->id_bytes);
-    if (to >= t->dst_count) return id_refuse("dst", i, to, t->dst_count);
-    if (from >= t->src_count) return id_refuse("src", i, from, t->src_count);
-    pieces[i] = (lade_copy_piece){.dst = (char *)t->dst + to * t->dst_stride,
-                                  .src = (const char *)t->src + from * t->src_stride,
-                                  .bytes = t->bytes};
+    if (to >= t->dst_count) return id_refuse("dst", i, to, t->dst_count, "");
+    if (from >= t->src_count) return id_refuse("src", i, from, t->src_count, "");
+    if (taken != NULL && !bit_take(taken, to)) return id_refuse("dst", i, to, t->dst_count, ", each once");
+    follow = follow || (to == last_to + 1 && from == last_from + 1);
+    last_to = to;
+    last_from = from;
   }
+  *out_follow = follow && t->dst_stride == t->bytes && t->src_stride == t->bytes;
   return LADE_OK;
 }
 
-static lade_status ids_on_device(lade_runtime *runtime, const void *ids, const ladei_stream *stream, bool *out) {
-  ladei_copy_end end;
-  bool pageable;
-  *out = false;
-  if (ids == NULL) return LADE_OK;
-  LADEI_TRY(ladei_copy_end_ask(runtime, ids, stream, &end, &pageable));
-  *out = !pageable && end.device >= 0;
-  return LADE_OK;
-}
+/* All blocks of a side. */
+typedef struct blocks_side {
+  const char *base;
+  size_t bytes;
+  int device;        /* -1: pinned host memory */
+  bool pinned;       /* ... or device memory */
+  bool reached;      /* by the stream's device */
+  size_t good_bytes; /* before the first that is not */
+} blocks_side;
 
-/* All blocks of a side in memory that the device reaches under the address. */
-static lade_status side_reach(lade_runtime *runtime, const char *side, const void *base, size_t span,
-                              const ladei_stream *stream, int *out_device) {
-  const char *at = base;
-  for (size_t rest = span, part; rest != 0; rest -= part, at += part) {
+/* Asks for at most `most` ranges of memory; more are not reached. */
+static lade_status side_find(lade_runtime *runtime, const void *base, size_t bytes, unsigned most,
+                             const ladei_stream *stream, blocks_side *out) {
+  *out = (blocks_side){.base = base, .bytes = bytes, .pinned = true, .reached = true};
+  for (size_t rest = bytes; rest != 0 && out->pinned && out->reached;) {
     ladei_copy_end end;
     bool pageable;
+    const char *at = out->base + out->good_bytes;
+    if (most-- == 0) out->reached = false;
     LADEI_TRY(ladei_copy_end_ask(runtime, at, stream, &end, &pageable));
-    if (pageable) {
-      char field[32];
-      (void)snprintf(field, sizeof field, "table.%s", side);
-      return ladei_error_argument("lade_copy_blocks", field, "device memory, or pinned host memory, for all blocks",
-                                  "%zu of %zu bytes", span - rest, span);
-    }
-    if (!end.reached)
-      return ladei_error(LADE_ERR_UNSUPPORTED, 0,
-                         "lade_copy_blocks: ids in device memory: device %d does not reach table.%s", stream->device,
-                         side);
-    part = ladei_size_min(rest, end.base + end.bytes - (uint64_t)(uintptr_t)at);
-    *out_device = end.device;
+    out->pinned = !pageable;
+    out->reached = out->reached && end.reached;
+    out->device = end.device;
+    size_t part = pageable ? 0 : ladei_size_min(rest, end.base + end.bytes - (uint64_t)(uintptr_t)at);
+    out->good_bytes += part;
+    rest -= part;
   }
   return LADE_OK;
 }
 
-static lade_status table_on_device(lade_runtime *runtime, const lade_copy_table *t, const ladei_stream *stream) {
-  ladei_copy_ways *ways = ladei_copy_ways_of(runtime, stream->device);
+static lade_status sides_find(lade_runtime *runtime, const lade_copy_table *t, unsigned most,
+                              const ladei_stream *stream, blocks_side *to, blocks_side *from) {
+  LADEI_TRY(side_find(runtime, t->dst, (t->dst_count - 1) * t->dst_stride + t->bytes, most, stream, to));
+  return side_find(runtime, t->src, (t->src_count - 1) * t->src_stride + t->bytes, most, stream, from);
+}
+
+static unsigned sides_direction(const blocks_side *to, const blocks_side *from) {
+  return to->device < 0 ? LADEI_COPY_D2H : from->device < 0 ? LADEI_COPY_H2D : LADEI_COPY_D2D;
+}
+
+static lade_status table_queue(lade_runtime *runtime, ladei_copy_ways *ways, const lade_copy_table *t, bool at_call,
+                               unsigned direction, const ladei_stream *stream) {
   const ladei_copy_table table = {.dst = t->dst,
                                   .src = t->src,
                                   .dst_stride = t->dst_stride,
@@ -251,47 +273,124 @@ static lade_status table_on_device(lade_runtime *runtime, const lade_copy_table 
                                   .src_count = t->src_count,
                                   .dst_ids = t->dst_ids,
                                   .src_ids = t->src_ids,
+                                  .at_call = at_call,
                                   .wide = t->id_bytes == 8,
                                   .bytes = t->bytes,
                                   .count = t->count};
-  int to = -1, from = -1;
-  LADEI_TRY(side_reach(runtime, "dst", t->dst, (t->dst_count - 1) * t->dst_stride + t->bytes, stream, &to));
-  LADEI_TRY(side_reach(runtime, "src", t->src, (t->src_count - 1) * t->src_stride + t->bytes, stream, &from));
-  ladei_copy_ways_first_use(runtime, stream);
-  if (ways == NULL || atomic_load_explicit(&ways->state, memory_order_acquire) != LADEI_COPY_READY)
-    return ladei_error(LADE_ERR_UNSUPPORTED, 0,
-                       "lade_copy_blocks: ids in device memory need the kernel, which device %d has not loaded: "
-                       "lade_copy_prepare()",
-                       stream->device);
-  unsigned direction = to < 0 ? LADEI_COPY_D2H : from < 0 ? LADEI_COPY_H2D : LADEI_COPY_D2D;
   LADEI_TRY(runtime->ops->copy_kernel_table(runtime->self, &table, blocks_for(ways, direction, t->bytes), stream));
   count_add(&ways->kernel_pieces, t->count);
   count_add(&ways->kernel_bytes, t->count * t->bytes);
   return LADE_OK;
 }
 
+/* ---- Ids in device memory ---------------------------------------------------------------------------------------- */
+
+static lade_status side_refuse(const char *name, const blocks_side *s, const ladei_stream *stream) {
+  char field[32];
+  (void)snprintf(field, sizeof field, "table.%s", name);
+  if (!s->pinned)
+    return ladei_error_argument("lade_copy_blocks", field, "device memory, or pinned host memory, for all blocks",
+                                "%zu of %zu bytes", s->good_bytes, s->bytes);
+  return ladei_error(LADE_ERR_UNSUPPORTED, 0, "lade_copy_blocks: ids in device memory: device %d does not reach %s",
+                     stream->device, field);
+}
+
+static lade_status table_on_device(lade_runtime *runtime, const lade_copy_table *t, const ladei_stream *stream) {
+  ladei_copy_ways *ways = ladei_copy_ways_of(runtime, stream->device);
+  blocks_side to, from;
+  LADEI_TRY(sides_find(runtime, t, UINT_MAX, stream, &to, &from));
+  if (!to.pinned || !to.reached) return side_refuse("dst", &to, stream);
+  if (!from.pinned || !from.reached) return side_refuse("src", &from, stream);
+  ladei_copy_ways_first_use(runtime, stream);
+  if (!ways_ready(ways))
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0,
+                       "lade_copy_blocks: ids in device memory need the kernel, which device %d has not loaded: "
+                       "lade_copy_prepare()",
+                       stream->device);
+  return table_queue(runtime, ways, t, false, sides_direction(&to, &from), stream);
+}
+
+static lade_status ids_place(lade_runtime *runtime, const void *ids, const ladei_stream *stream, bool *out_on_device) {
+  ladei_copy_end end;
+  bool pageable;
+  *out_on_device = false;
+  if (ids == NULL) return LADE_OK;
+  LADEI_TRY(ladei_copy_end_ask(runtime, ids, stream, &end, &pageable));
+  *out_on_device = !pageable && end.device >= 0;
+  return LADE_OK;
+}
+
+/* ---- Ids in host memory ------------------------------------------------------------------------------------------ */
+
+/* As a list of pieces. */
+static lade_status table_expand(lade_runtime *runtime, const lade_copy_table *t, const ladei_stream *stream) {
+  const ladei_copy_list_name name = {"lade_copy_blocks", "table: block "};
+  lade_copy_piece *pieces = malloc(t->count * sizeof *pieces);
+  if (pieces == NULL)
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_copy_blocks: no memory for %zu blocks", t->count);
+  for (size_t i = 0; i < t->count; i++) {
+    uint64_t to = id_of(t->dst_ids, i, t->id_bytes), from = id_of(t->src_ids, i, t->id_bytes);
+    pieces[i] =
+        (lade_copy_piece){(char *)t->dst + to * t->dst_stride, (const char *)t->src + from * t->src_stride, t->bytes};
+  }
+  lade_status status = list_copy(runtime, &name, pieces, t->count, stream);
+  free(pieces);
+  return status;
+}
+
+/* Whether the kernel gets the ids as they are: blocks that are short, many, reached, and apart from each other. */
+static lade_status table_suits(lade_runtime *runtime, const ladei_copy_ways *ways, const lade_copy_table *t,
+                               const ladei_stream *stream, unsigned *out_direction, bool *out) {
+  enum { MOST_RANGES = 16 };
+  blocks_side to, from;
+  *out = false;
+  if (t->dst_ids == NULL || t->src_ids == NULL || t->count <= FEW || t->dst_count > UINT32_MAX ||
+      t->src_count > UINT32_MAX)
+    return LADE_OK;
+  LADEI_TRY(sides_find(runtime, t, MOST_RANGES, stream, &to, &from));
+  bool apart = to.base + to.bytes <= from.base || from.base + from.bytes <= to.base;
+  bool reached = to.pinned && to.reached && from.pinned && from.reached && (to.device >= 0 || from.device >= 0);
+  *out_direction = sides_direction(&to, &from);
+  *out = apart && reached && t->bytes < engine_from(ways, *out_direction);
+  return LADE_OK;
+}
+
+static lade_status table_at_call(lade_runtime *runtime, const lade_copy_table *t, const ladei_stream *stream) {
+  enum { BITS_AN_ID = 256 };
+  ladei_copy_ways *ways = ladei_copy_ways_of(runtime, stream->device);
+  bool follow = false, suits = false;
+  unsigned direction = 0;
+  size_t bytes = (t->dst_count / 64 + 1) * sizeof(uint64_t);
+  uint64_t *taken = t->dst_count / BITS_AN_ID <= t->count ? ladei_copy_memory_take(runtime, bytes) : NULL;
+  if (taken != NULL) memset(taken, 0, bytes);
+  lade_status status = ids_check(t, taken, &follow);
+  ladei_copy_memory_give(runtime, taken);
+  if (status != LADE_OK) return status;
+  ladei_copy_ways_first_use(runtime, stream);
+  if (taken != NULL && !follow && ways_ready(ways))
+    LADEI_TRY(table_suits(runtime, ways, t, stream, &direction, &suits));
+  if (!suits) return table_expand(runtime, t, stream);
+  lade_error before;
+  ladei_error_save(&before);
+  status = table_queue(runtime, ways, t, true, direction, stream);
+  if (status != LADE_ERR_UNSUPPORTED) return status;
+  ladei_error_restore(&before); /* a stream of another context: nothing is queued */
+  return table_expand(runtime, t, stream);
+}
+
 lade_status lade_copy_blocks(lade_runtime *runtime, const lade_copy_table *given, lade_stream stream) {
-  const ladei_copy_list_name name = {__func__, "table.dst_ids"};
   lade_copy_table table;
   ladei_stream resolved;
   bool dst_ids, src_ids;
   LADEI_TRY(copies_enter(runtime, __func__, stream, &resolved));
   LADEI_TRY(table_read(given, &table));
   if (table.count == 0) return LADE_OK;
-  LADEI_TRY(ids_on_device(runtime, table.dst_ids, &resolved, &dst_ids));
-  LADEI_TRY(ids_on_device(runtime, table.src_ids, &resolved, &src_ids));
+  LADEI_TRY(ids_place(runtime, table.dst_ids, &resolved, &dst_ids));
+  LADEI_TRY(ids_place(runtime, table.src_ids, &resolved, &src_ids));
   if (dst_ids && src_ids) return table_on_device(runtime, &table, &resolved);
-  if (dst_ids || src_ids)
-    return ladei_error_argument(__func__, dst_ids ? "table.src_ids" : "table.dst_ids",
-                                "ids in device memory, as the other list", "%p",
-                                dst_ids ? table.src_ids : table.dst_ids);
-  lade_copy_piece *pieces = malloc(table.count * sizeof *pieces);
-  if (pieces == NULL)
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %zu blocks", __func__, table.count);
-  lade_status status = table_expand(&table, pieces);
-  if (status == LADE_OK) status = list_copy(runtime, &name, pieces, table.count, &resolved);
-  free(pieces);
-  return status;
+  if (!dst_ids && !src_ids) return table_at_call(runtime, &table, &resolved);
+  return ladei_error_argument(__func__, dst_ids ? "table.src_ids" : "table.dst_ids",
+                              "ids in device memory, as the other list", "%p", dst_ids ? table.src_ids : table.dst_ids);
 }
 
 /* ---- Other calls ------------------------------------------------------------------------------------------------- */

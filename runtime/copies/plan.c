@@ -156,8 +156,8 @@ static bool kinds_equal(ladei_copy_kind a, ladei_copy_kind b) {
 }
 
 static bool follows(const lade_copy_piece *before, const lade_copy_piece *piece) {
-  return (char *)before->dst + before->bytes == (char *)piece->dst &&
-         (const char *)before->src + before->bytes == (const char *)piece->src;
+  return number(before->dst) + before->bytes == number(piece->dst) &&
+         number(before->src) + before->bytes == number(piece->src);
 }
 
 /* ---- A grid of destinations: Note [Overlaps] ---------------------------------------------------------------------- */
@@ -204,15 +204,20 @@ static void grid_close(const making *m, grid *g) {
   g->bits = NULL;
 }
 
-typedef enum grid_answer { GRID_FREE, GRID_TAKEN, GRID_OFF } grid_answer;
+/* The place of a piece; g->places: it is not on the grid. */
+static uint64_t grid_place(const grid *g, const lade_copy_piece *piece) {
+  uint64_t offset = number(piece->dst) - g->base;
+  uint64_t place = (uint64_t)(int64_t)((double)(int64_t)offset * g->inverse + 0.5);
+  bool on = place < g->places && place * g->step == offset && piece->bytes <= g->step;
+  return on ? place : g->places;
+}
 
-static grid_answer grid_take(grid *g, const lade_copy_piece *piece) {
-  uint64_t offset = number(piece->dst) - g->base, place = (uint64_t)((double)offset * g->inverse + 0.5);
-  if (place >= g->places || place * g->step != offset || piece->bytes > g->step) return GRID_OFF;
+/* False: the place is taken. */
+static bool grid_take(grid *g, uint64_t place) {
   uint64_t bit = UINT64_C(1) << place % 64, *word = &g->bits[place / 64];
-  bool taken = (*word & bit) != 0;
+  bool free = (*word & bit) == 0;
   *word |= bit;
-  return taken ? GRID_TAKEN : GRID_FREE;
+  return free;
 }
 
 static lade_status overlap_refuse(const making *m, const lade_copy_piece *pieces, size_t index) {
@@ -230,31 +235,45 @@ static bool piece_within(const ladei_copy_end *to, const ladei_copy_end *from, c
   return end_covers(to, piece->dst, piece->bytes) && end_covers(from, piece->src, piece->bytes);
 }
 
+static void plan_count(ladei_copy_plan *plan, size_t bytes) {
+  plan->bytes += bytes;
+  plan->longest = bytes > plan->longest ? bytes : plan->longest;
+  plan->shortest = bytes < plan->shortest ? bytes : plan->shortest;
+}
+
+/* The pass itself: takes pieces from `i` on that lie in the ranges found last, on the grid; returns the first that does not. */
+static size_t pieces_take(const making *m, const lade_copy_piece *pieces, size_t i, size_t count, grid *g,
+                          ladei_copy_plan *plan) {
+  const ladei_copy_end to = m->dst.known[m->dst.last], from = m->src.known[m->src.last];
+  for (; i < count; i++) {
+    const lade_copy_piece *piece = &pieces[i];
+    if (!piece_within(&to, &from, piece) || follows(piece - 1, piece)) break;
+    if (g->bits != NULL) {
+      uint64_t place = grid_place(g, piece);
+      if (place == g->places || !grid_take(g, place)) break;
+    }
+    plan_count(plan, piece->bytes);
+  }
+  return i;
+}
+
 static lade_status list_pass(making *m, const lade_copy_piece *pieces, size_t count, ladei_copy_plan *plan, grid *g,
                              bool *out_as_it_is) {
-  const ladei_copy_end *to = NULL, *from = NULL;
-  for (size_t i = 0; i < count; i++) {
+  for (size_t i = 0; i < count; i = pieces_take(m, pieces, i, count, g, plan)) {
     const lade_copy_piece *piece = &pieces[i];
+    ladei_copy_kind kind;
     LADEI_TRY(piece_check(m, piece, i));
-    if (i == 0 || !piece_within(to, from, piece)) {
-      ladei_copy_kind kind;
-      LADEI_TRY(ends_find(m, piece, i));
-      LADEI_TRY(kind_find(m, piece, i, &kind));
-      to = &m->dst.known[m->dst.last];
-      from = &m->src.known[m->src.last];
-      if (i == 0) plan->kind = kind;
-      if (i == 0) grid_open(m, pieces, count, g);
-      if (!kinds_equal(kind, plan->kind) || !piece_within(to, from, piece)) return LADE_OK;
-    }
-    if (i != 0 && follows(piece - 1, piece)) return LADE_OK;
-    if (g->bits != NULL) {
-      grid_answer answer = grid_take(g, piece);
-      if (answer == GRID_TAKEN) return overlap_refuse(m, pieces, i);
-      if (answer == GRID_OFF) grid_close(m, g);
-    }
-    plan->bytes += piece->bytes;
-    if (piece->bytes > plan->longest) plan->longest = piece->bytes;
-    if (piece->bytes < plan->shortest) plan->shortest = piece->bytes;
+    LADEI_TRY(ends_find(m, piece, i));
+    LADEI_TRY(kind_find(m, piece, i, &kind));
+    if (i == 0) plan->kind = kind;
+    if (i == 0) grid_open(m, pieces, count, g);
+    bool within = piece_within(&m->dst.known[m->dst.last], &m->src.known[m->src.last], piece);
+    if (!kinds_equal(kind, plan->kind) || !within || (i != 0 && follows(piece - 1, piece))) return LADE_OK;
+    uint64_t place = g->bits == NULL ? 0 : grid_place(g, piece);
+    if (g->bits != NULL && place == g->places) grid_close(m, g);
+    if (g->bits != NULL && !grid_take(g, place)) return overlap_refuse(m, pieces, i);
+    plan_count(plan, piece->bytes);
+    i++;
   }
   *out_as_it_is = true;
   return LADE_OK;

@@ -165,12 +165,12 @@ static CUresult list_queue(const copy_launcher *l, copy_list *list, const lade_c
 }
 
 /* One side of a table: ids count steps of 2^shift from the lowest address. */
-typedef struct side {
+typedef struct table_side {
   uint64_t low, high, differ; /* addresses; bits in which they differ */
   unsigned shift;
-} side;
+} table_side;
 
-static void side_add(side *s, const void *pointer, uint64_t first) {
+static void side_add(table_side *s, const void *pointer, uint64_t first) {
   uint64_t address = cuda_address(pointer);
   s->low = address < s->low ? address : s->low;
   s->high = address > s->high ? address : s->high;
@@ -178,7 +178,7 @@ static void side_add(side *s, const void *pointer, uint64_t first) {
 }
 
 /* Whether ids of 32 bits tell the addresses. The lowest address has the common low bits, too. */
-static bool side_fits(side *s) {
+static bool side_fits(table_side *s) {
   s->shift = s->differ == 0 ? 0 : (unsigned)__builtin_ctzll(s->differ);
   return (s->high - s->low) >> s->shift < UINT32_MAX;
 }
@@ -194,10 +194,10 @@ static CUresult table_launch(const copy_launcher *l, copy_table *table) {
 }
 
 /* The next pieces that one table holds; 0: they go by lists. */
-static uint32_t table_count(const lade_copy_piece *pieces, size_t count, side *to, side *from) {
+static uint32_t table_count(const lade_copy_piece *pieces, size_t count, table_side *to, table_side *from) {
   uint32_t most = (uint32_t)ladei_size_min(count, COPY_TABLE_ENTRIES), n = 0;
   if (pieces[0].bytes > UINT32_MAX - UNIT_BYTES) return 0;
-  *to = *from = (side){.low = UINT64_MAX};
+  *to = *from = (table_side){.low = UINT64_MAX};
   for (; n < most && pieces[n].bytes == pieces[0].bytes; n++) {
     side_add(to, pieces[n].dst, cuda_address(pieces[0].dst));
     side_add(from, pieces[n].src, cuda_address(pieces[0].src));
@@ -206,7 +206,7 @@ static uint32_t table_count(const lade_copy_piece *pieces, size_t count, side *t
 }
 
 static CUresult table_queue(const copy_launcher *l, copy_table *table, const lade_copy_piece *pieces, uint32_t count,
-                            const side *to, const side *from, uint32_t unit) {
+                            const table_side *to, const table_side *from, uint32_t unit) {
   table->table = (copy_table_head){.dst = to->low,
                                    .src = from->low,
                                    .dst_stride = UINT64_C(1) << to->shift,
@@ -245,7 +245,7 @@ static CUresult pieces_queue(const copy_launcher *l, void *arguments, const lade
                              uint32_t unit) {
   CUresult code = CUDA_SUCCESS;
   for (size_t n; count != 0 && code == CUDA_SUCCESS; count -= n, pieces += n) {
-    side to, from;
+    table_side to, from;
     n = table_count(pieces, count, &to, &from);
     if (n != 0) {
       code = table_queue(l, arguments, pieces, (uint32_t)n, &to, &from, unit);
@@ -275,35 +275,67 @@ static lade_status copy_kernel(void *self, const lade_copy_piece *pieces, size_t
   return ladei_cuda_leave(&call, code, "%zu pieces on stream %p", count, (void *)stream->handle);
 }
 
-static lade_status copy_kernel_table(void *self, const ladei_copy_table *wanted, unsigned blocks,
+/* ---- Tables ------------------------------------------------------------------------------------------------------ */
+
+static copy_table_head head_of(const ladei_copy_table *t) {
+  return (copy_table_head){.dst = cuda_address(t->dst),
+                           .src = cuda_address(t->src),
+                           .dst_stride = t->dst_stride,
+                           .src_stride = t->src_stride,
+                           .dst_count = t->dst_count,
+                           .src_count = t->src_count,
+                           .bytes = (uint32_t)t->bytes,
+                           .unit = unit_of(t->count * t->bytes),
+                           .wide = t->wide};
+}
+
+/* The kernel reads the ids. */
+static CUresult ids_on_device(const copy_launcher *l, const ladei_copy_table *t) {
+  copy_short_table table = {.table = head_of(t)};
+  table.table.dst_ids = cuda_address(t->dst_ids);
+  table.table.src_ids = cuda_address(t->src_ids);
+  table.table.count = (uint32_t)t->count;
+  return launch(l, l->kernels->short_table, &table);
+}
+
+static void ids_copy(const ladei_copy_table *t, const void *ids, size_t first, uint32_t count, uint32_t *out) {
+  const uint64_t *wide = ids;
+  if (!t->wide) memcpy(out, (const uint32_t *)ids + first, count * sizeof *out);
+  for (uint32_t i = 0; i < count && t->wide; i++) out[i] = (uint32_t)wide[first + i];
+}
+
+static CUresult ids_at_call(const copy_launcher *l, const ladei_copy_table *t, copy_table *table) {
+  CUresult code = CUDA_SUCCESS;
+  table->table = head_of(t);
+  for (size_t i = 0; i < t->count && code == CUDA_SUCCESS; i += table->table.count) {
+    table->table.count = (uint32_t)ladei_size_min(t->count - i, COPY_TABLE_ENTRIES);
+    ids_copy(t, t->dst_ids, i, table->table.count, table->dst_ids);
+    ids_copy(t, t->src_ids, i, table->table.count, table->src_ids);
+    code = table_launch(l, table);
+  }
+  return code;
+}
+
+static lade_status copy_kernel_table(void *self, const ladei_copy_table *t, unsigned blocks,
                                      const ladei_stream *stream) {
   cuda_call call = {.runtime = self, .op = "copy_kernel_table"};
-  copy_short_table table;
-  if (!ladei_cuda_range_check(&call, wanted->dst, wanted->bytes) ||
-      !ladei_cuda_range_check(&call, wanted->src, wanted->bytes) ||
-      !ladei_cuda_range_check(&call, wanted->dst_ids, wanted->count) ||
-      !ladei_cuda_range_check(&call, wanted->src_ids, wanted->count))
+  if (!ladei_cuda_range_check(&call, t->dst, t->bytes) || !ladei_cuda_range_check(&call, t->src, t->bytes) ||
+      !ladei_cuda_range_check(&call, t->dst_ids, t->count) || !ladei_cuda_range_check(&call, t->src_ids, t->count))
     return call.status;
-  if (wanted->bytes > UINT32_MAX - UNIT_BYTES || wanted->count > UINT32_MAX)
-    return ladei_error_argument("copy_kernel_table", "bytes, count", "less than 2^32 - 16384", "%zu, %zu",
-                                wanted->bytes, wanted->count);
+  if (blocks == 0 || t->bytes > UINT32_MAX - UNIT_BYTES || t->count > UINT32_MAX)
+    return ladei_error_argument("copy_kernel_table", "blocks, bytes, count", "more than 0, and less than 2^32 - 16384",
+                                "%u, %zu, %zu", blocks, t->bytes, t->count);
+  if (t->at_call && (t->dst_count > UINT32_MAX || t->src_count > UINT32_MAX))
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "copy_kernel_table: ids of more than 32 bits in host memory");
   const cuda_copy_kernels *kernels = kernels_enter(&call, stream);
   if (kernels == NULL) return call.status;
   const copy_launcher l = {&call.runtime->api, kernels, stream->handle, blocks};
-  table.table = (copy_table_head){.dst = cuda_address(wanted->dst),
-                                  .src = cuda_address(wanted->src),
-                                  .dst_stride = wanted->dst_stride,
-                                  .src_stride = wanted->src_stride,
-                                  .dst_ids = cuda_address(wanted->dst_ids),
-                                  .src_ids = cuda_address(wanted->src_ids),
-                                  .dst_count = wanted->dst_count,
-                                  .src_count = wanted->src_count,
-                                  .bytes = (uint32_t)wanted->bytes,
-                                  .count = (uint32_t)wanted->count,
-                                  .unit = unit_of(wanted->count * wanted->bytes),
-                                  .wide = wanted->wide};
-  CUresult code = launch(&l, kernels->short_table, &table);
-  return ladei_cuda_leave(&call, code, "%zu blocks of %zu bytes on stream %p", wanted->count, wanted->bytes,
+  copy_table *table = t->at_call ? malloc(sizeof *table) : NULL;
+  bool room = !t->at_call || table != NULL;
+  call.out_of_memory = room ? LADE_ERR_OUT_OF_DEVICE_MEMORY : LADE_ERR_OUT_OF_HOST_MEMORY;
+  CUresult code = !room ? CUDA_ERROR_OUT_OF_MEMORY : t->at_call ? ids_at_call(&l, t, table) : ids_on_device(&l, t);
+  free(table);
+  return ladei_cuda_leave(&call, code, "%zu blocks of %zu bytes on stream %p", t->count, t->bytes,
                           (void *)stream->handle);
 }
 

@@ -419,6 +419,57 @@ LADE_TEST_P(CopyTables, CopyBlocksByNumber, SUPPORT_RUNTIMES, name) {
   sides_close(&s);
 }
 
+/* Many blocks: the kernel gets the ids; a list of pieces where it does not. */
+LADE_TEST_P(CopyTables, ManyBlocksGoAsTheyAre, SUPPORT_RUNTIMES, name) {
+  enum { COUNT = 400 };
+  sides s;
+  uint64_t to[COUNT], from[COUNT];
+  if (!sides_open(&s, name)) return;
+  bool prepared = lade_copy_prepare(s.runtime, 0) == LADE_OK;
+  for (size_t i = 0; i < COUNT; i++) to[i] = i * 7 % 1000, from[i] = i * 11 % 500;
+  lade_copy_table table = table_of(&s);
+  table.count = COUNT;
+  table.dst_ids = to;
+  table.src_ids = from;
+  LADE_EXPECT_OK(lade_copy_blocks(s.runtime, &table, s.stream));
+  if (prepared) LADE_EXPECT_EQ_UINT(support_call_count(s.runtime, "copy_kernel_table"), 1);
+  LADE_EXPECT_EQ_UINT(stats_of(&s).kernel_pieces, prepared ? COUNT : 0u);
+  memset(to, 0xff, sizeof to); /* ids are read at the call */
+  for (size_t i = 0; i < COUNT; i++) to[i] = i * 7 % 1000;
+  expect_blocks(&s, to, from, COUNT);
+  to[COUNT - 1] = to[0];
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_copy_blocks(s.runtime, &table, s.stream));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "table.dst_ids[399]");
+  for (size_t i = 0; i < COUNT; i++) to[i] = from[i] = i; /* one copy */
+  table.dst_stride = table.src_stride = 1000;
+  LADE_EXPECT_OK(lade_copy_blocks(s.runtime, &table, s.stream));
+  LADE_EXPECT_EQ_UINT(stats_of(&s).merged_pieces, COUNT - 1);
+  sides_close(&s);
+}
+
+/* Within the device, where blocks of one side are the other's. */
+LADE_TEST_P(CopyTables, BlocksOfOneSideForBoth, SUPPORT_RUNTIMES, name) {
+  static const uint64_t to[] = {0, 2, 4, 6, 8, 10}, from[] = {1, 3, 5, 7, 9, 11}, both[] = {1, 3, 5, 7, 9, 10};
+  sides s;
+  if (!sides_open(&s, name)) return;
+  (void)lade_copy_prepare(s.runtime, 0);
+  LADE_EXPECT_OK(lade_copy_async(s.runtime, s.device, s.host, SIDE, s.stream));
+  lade_copy_table table = table_of(&s);
+  table.src = s.device;
+  table.src_stride = 1024;
+  table.src_count = 1000;
+  table.count = 6;
+  table.dst_ids = to;
+  table.src_ids = from;
+  LADE_EXPECT_OK(lade_copy_blocks(s.runtime, &table, s.stream));
+  device_read(&s);
+  for (size_t i = 0; i < 6; i++) LADE_EXPECT_PATTERN(s.back + to[i] * 1024, 1000, 1, from[i] * 1024);
+  table.src_ids = both;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_copy_blocks(s.runtime, &table, s.stream));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "table: block [5].src");
+  sides_close(&s);
+}
+
 LADE_TEST_P(CopyTables, IdsOnTheDeviceAreReadInStreamOrder, SUPPORT_RUNTIMES, name) {
   static const uint64_t to[] = {7, 999, 0, 8, 500, 1000}, from[] = {3, 499, 3, 4, 0, 5};
   sides s;
@@ -457,7 +508,8 @@ LADE_TEST_P(CopyTables, NameWrongFields, SUPPORT_RUNTIMES, name) {
                {"table.src_count", offsetof(lade_copy_table, src_count), (size_t)1 << 59},
                {"table.id_bytes", offsetof(lade_copy_table, id_bytes), 2},
                {"table.count", offsetof(lade_copy_table, count), (size_t)1 << 31},
-               {"table.dst_ids[2].dst", offsetof(lade_copy_table, dst_ids), (size_t)(uintptr_t)twice},
+               {"table.dst_ids[2] is 4; expected 0 to 999, each once", offsetof(lade_copy_table, dst_ids),
+                (size_t)(uintptr_t)twice},
                {"table.dst_ids[1]", offsetof(lade_copy_table, dst_ids), (size_t)(uintptr_t)large},
                {"table.src_ids[1]", offsetof(lade_copy_table, src_ids), (size_t)(uintptr_t)large},
                {"table.dst_ids[2]", offsetof(lade_copy_table, dst_ids), (size_t)(uintptr_t)negative}};

@@ -57,36 +57,52 @@ static void list_run(const void *arguments) {
   for (size_t i = 0; i < l->count; i++) memmove(l->pieces[i].dst, l->pieces[i].src, l->pieces[i].bytes);
 }
 
+/* Takes the arguments. */
+static lade_status list_queue(soft_runtime *rt, soft_op op, list *arguments, const ladei_stream *stream) {
+  size_t count = arguments->count;
+  lade_soft_range *ranges = calloc(2 * count, sizeof *ranges);
+  lade_status status = ranges == NULL ? ladei_soft_no_memory_to_queue(op) : LADE_OK;
+  for (size_t i = 0; i < count && status == LADE_OK; i++) {
+    const lade_copy_piece *piece = &arguments->pieces[i];
+    ranges[2 * i] = (lade_soft_range){.address = piece->src, .bytes = piece->bytes, .access = LADE_SOFT_READ};
+    ranges[2 * i + 1] = (lade_soft_range){.address = piece->dst, .bytes = piece->bytes, .access = LADE_SOFT_WRITE};
+  }
+  if (status == LADE_OK)
+    status = ladei_soft_kernel_queue(rt, op, stream, list_run, arguments,
+                                     sizeof(list) + count * sizeof(lade_copy_piece), ranges, 2 * count, 0);
+  free(ranges);
+  free(arguments);
+  return status;
+}
+
+/* With room for `count` pieces; NULL: refused, or no memory. */
+static list *list_new(soft_op op, size_t count, lade_status *out_status) {
+  bool good = count != 0 && count <= UINT32_MAX / 2;
+  list *arguments = good ? malloc(sizeof *arguments + count * sizeof arguments->pieces[0]) : NULL;
+  if (arguments != NULL)
+    arguments->count = count;
+  else
+    *out_status = good ? ladei_soft_no_memory_to_queue(op)
+                       : ladei_soft_refuse(op, INVALID, "count", "1 to 2^31 - 1", "%zu", count);
+  return arguments;
+}
+
 static lade_status copy_kernel(void *self, const lade_copy_piece *pieces, size_t count, unsigned blocks,
                                const ladei_stream *stream) {
   soft_runtime *rt = soft_self(self);
   const soft_op op = SOFT_OP_copy_kernel;
-  LADEI_TRY(kernel_enter(rt, op, blocks, stream));
-  if (count == 0 || count > UINT32_MAX / 2)
-    return ladei_soft_refuse(op, INVALID, "count", "1 to 2^31 - 1", "%zu", count);
+  lade_status status = kernel_enter(rt, op, blocks, stream);
+  if (status != LADE_OK) return status;
   for (size_t i = 0; i < count; i++) {
     if (pieces[i].dst == NULL || pieces[i].src == NULL)
       return ladei_soft_refuse(op, INVALID, "memory", "an address", "NULL");
     if (pieces[i].bytes == 0 || pieces[i].bytes >= LADEI_SIZE_LIMIT)
       return ladei_soft_refuse(op, INVALID, "bytes", "1 to 2^60 - 1", "%zu", pieces[i].bytes);
   }
-  size_t bytes = sizeof(list) + count * sizeof *pieces;
-  list *arguments = malloc(bytes);
-  lade_soft_range *ranges = calloc(2 * count, sizeof *ranges);
-  lade_status status = arguments == NULL || ranges == NULL ? ladei_soft_no_memory_to_queue(op) : LADE_OK;
-  for (size_t i = 0; i < count && status == LADE_OK; i++) {
-    ranges[2 * i] = (lade_soft_range){.address = pieces[i].src, .bytes = pieces[i].bytes, .access = LADE_SOFT_READ};
-    ranges[2 * i + 1] =
-        (lade_soft_range){.address = pieces[i].dst, .bytes = pieces[i].bytes, .access = LADE_SOFT_WRITE};
-  }
-  if (status == LADE_OK) {
-    arguments->count = count;
-    memcpy(arguments->pieces, pieces, count * sizeof *pieces);
-    status = ladei_soft_kernel_queue(rt, op, stream, list_run, arguments, bytes, ranges, 2 * count, 0);
-  }
-  free(ranges);
-  free(arguments);
-  return status;
+  list *arguments = list_new(op, count, &status);
+  if (arguments == NULL) return status;
+  memcpy(arguments->pieces, pieces, count * sizeof *pieces);
+  return list_queue(rt, op, arguments, stream);
 }
 
 /* ---- Tables ------------------------------------------------------------------------------------------------------ */
@@ -95,13 +111,30 @@ static uint64_t table_id(const void *ids, size_t index, bool wide) {
   return wide ? ((const uint64_t *)ids)[index] : ((const uint32_t *)ids)[index];
 }
 
+static bool table_piece(const ladei_copy_table *t, size_t index, lade_copy_piece *out) {
+  uint64_t to = table_id(t->dst_ids, index, t->wide), from = table_id(t->src_ids, index, t->wide);
+  if (to >= t->dst_count || from >= t->src_count) return false;
+  *out = (lade_copy_piece){(char *)t->dst + to * t->dst_stride, (const char *)t->src + from * t->src_stride, t->bytes};
+  return true;
+}
+
 static void table_run(const void *arguments) {
   const ladei_copy_table *t = arguments;
-  for (size_t i = 0; i < t->count; i++) {
-    uint64_t to = table_id(t->dst_ids, i, t->wide), from = table_id(t->src_ids, i, t->wide);
-    if (to >= t->dst_count || from >= t->src_count) continue;
-    memmove((char *)t->dst + to * t->dst_stride, (const char *)t->src + from * t->src_stride, t->bytes);
-  }
+  lade_copy_piece piece;
+  for (size_t i = 0; i < t->count; i++)
+    if (table_piece(t, i, &piece)) memmove(piece.dst, piece.src, piece.bytes);
+}
+
+/* Ids that are read now: a list. */
+static lade_status table_at_call(soft_runtime *rt, const ladei_copy_table *t, const ladei_stream *stream) {
+  lade_status status = LADE_OK;
+  list *arguments = list_new(SOFT_OP_copy_kernel_table, t->count, &status);
+  if (arguments == NULL) return status;
+  arguments->count = 0;
+  for (size_t i = 0; i < t->count; i++) arguments->count += table_piece(t, i, &arguments->pieces[arguments->count]);
+  if (arguments->count != 0) return list_queue(rt, SOFT_OP_copy_kernel_table, arguments, stream);
+  free(arguments);
+  return LADE_OK;
 }
 
 static size_t side_bytes(size_t count, size_t stride, size_t bytes) {
@@ -116,6 +149,7 @@ static lade_status copy_kernel_table(void *self, const ladei_copy_table *table, 
   LADEI_TRY(kernel_enter(rt, op, blocks, stream));
   if (table->count == 0 || table->bytes == 0 || table->dst_count == 0 || table->src_count == 0)
     return ladei_soft_refuse(op, INVALID, "count, bytes, dst_count, src_count", "more than 0", "0");
+  if (table->at_call) return table_at_call(rt, table, stream);
   size_t id_bytes = table->count * (table->wide ? sizeof(uint64_t) : sizeof(uint32_t));
   const lade_soft_range ranges[] = {{.address = table->src,
                                      .bytes = side_bytes(table->src_count, table->src_stride, table->bytes),
