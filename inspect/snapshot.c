@@ -380,10 +380,46 @@ static lade_status events_finish(lade_snapshot *snapshot) {
   return LADE_OK;
 }
 
+/* S1, S4 and the indices of S3 that no refusal above looks at. */
+static void snapshot_recount(const lade_snapshot *snapshot) {
+#ifndef NDEBUG
+  ladei_snapshot_part next = {.first_segment = 0};
+  for (size_t i = 0; i < snapshot->parts.count; i++) {
+    const ladei_snapshot_part *part = &snapshot->parts.rows[i];
+    assert(part->first_segment == next.first_segment && part->first_block == next.first_block); /* S1 */
+    assert(part->first_event == next.first_event);
+    assert(part->first_counter == next.first_counter && part->first_setting == next.first_setting);
+    next.first_segment += part->segment_count;
+    next.first_block += part->block_count;
+    next.first_event += part->event_count;
+    next.first_counter += part->counter_count;
+    next.first_setting += part->setting_count;
+  }
+  assert(next.first_segment == snapshot->segments.count && next.first_block == snapshot->blocks.count); /* S1 */
+  assert(next.first_event == snapshot->events.count && next.first_counter == snapshot->counters.count);
+  assert(next.first_setting == snapshot->settings.count);
+  for (size_t i = 0; i < snapshot->counters.count; i++) {
+    assert(snapshot->counters.rows[i].part < snapshot->parts.count); /* S3 */
+    assert(snapshot->counters.rows[i].key < snapshot->text_offsets.count);
+  }
+  for (size_t i = 0; i < snapshot->stacks.count; i++) {
+    const ladei_snapshot_stack *stack = &snapshot->stacks.rows[i];
+    assert(stack->frame_count > 0 && stack->first_frame + stack->frame_count <= snapshot->frames.count); /* S3 */
+  }
+  assert(snapshot->text_offsets.count > 0 &&
+         snapshot->characters.rows[snapshot->text_offsets.rows[0]] == '\0'); /* S4 */
+  assert(snapshot->characters.rows[snapshot->characters.count - 1] == '\0');
+  assert(snapshot->text_index.used == snapshot->text_offsets.count); /* S4: each text once */
+#endif
+  (void)snapshot;
+}
+
 lade_status ladei_inspect_finish(lade_snapshot *snapshot) {
   part_end(snapshot);
   for (size_t i = 0; i < snapshot->parts.count; i++) LADEI_TRY(part_finish(snapshot, i));
-  return events_finish(snapshot);
+  LADEI_TRY(events_finish(snapshot));
+  snapshot_recount(snapshot);
+  return LADE_OK;
 }
 
 /* --- names -------------------------------------------------------------------------------------------------------- */

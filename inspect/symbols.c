@@ -99,6 +99,7 @@ static lade_status stacks_copy(naming *n) {
       LADEI_TRY(frame_copy(n, &from->frames.rows[stack->first_frame + k]));
     n->to->stacks.rows[n->to->stacks.count++] =
         (ladei_snapshot_stack){.first_frame = first, .frame_count = n->to->frames.count - first};
+    assert(n->to->frames.count - first >= stack->frame_count); /* N1: those before, and inlined ones */
   }
   return LADE_OK;
 }
@@ -180,6 +181,7 @@ static lade_status named_make(const lade_snapshot *from, lade_snapshot **out) {
   lade_status status = modules_make(&n);
   if (status == LADE_OK) status = texts_copy(&n);
   if (status == LADE_OK) status = stacks_copy(&n);
+  assert(status != LADE_OK || n.to->stacks.count == from->stacks.count); /* N1 */
   naming_end(&n);
   if (status == LADE_OK)
     *out = n.to;

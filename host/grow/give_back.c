@@ -6,6 +6,8 @@
  */
 #include "host/grow/give_back.h"
 
+#include <assert.h>
+
 #include "host/grow/segments.h"
 #include "host/state/nodes.h"
 #include "host/state/stats.h"
@@ -68,6 +70,7 @@ static lade_status segment_release(lade_pinned_pool *pool, uint64_t free_before_
   ladei_pinned_segment *segment = oldest_free_segment(pool, free_before_ns, &node);
   if (segment != NULL) {
     uint64_t segment_bytes = ladei_pinned_segment_bytes(segment);
+    assert(segment_bytes > 0 && segment->next == NULL); /* taken out of its node: no other thread has it */
     status = ladei_pinned_segment_unpin(pool, node, segment);
     *out_released = status == LADE_OK ? segment_bytes : 0;
   }

@@ -9,6 +9,8 @@
  */
 #include "host/grow/grow.h"
 
+#include <assert.h>
+
 #include "base/error.h"
 #include "host/grow/give_back.h"
 #include "host/grow/segments.h"
@@ -59,6 +61,7 @@ static bool growth_begin(lade_pinned_pool *pool, ladei_pinned_node *node, uint32
   ladei_lock_acquire(&pool->lock);
   bool late = node->growing || ladei_pinned_growths(node) != seen;
   while (node->growing && ladei_pinned_growths(node) == seen) ladei_condition_wait(&pool->growth.grown, &pool->lock);
+  assert(late || !node->growing); /* I1 */
   if (!late) node->growing = true;
   ladei_lock_release(&pool->lock);
   return !late;
@@ -67,6 +70,7 @@ static bool growth_begin(lade_pinned_pool *pool, ladei_pinned_node *node, uint32
 /* The node has a new segment: waiting threads look again. */
 static void growth_tell(lade_pinned_pool *pool, ladei_pinned_node *node) {
   ladei_lock_acquire(&pool->lock);
+  assert(node->growing); /* I1: by this thread */
   atomic_fetch_add_explicit(&node->growths, 1, memory_order_release);
   ladei_condition_broadcast(&pool->growth.grown);
   ladei_lock_release(&pool->lock);
@@ -74,6 +78,7 @@ static void growth_tell(lade_pinned_pool *pool, ladei_pinned_node *node) {
 
 static void growth_end(lade_pinned_pool *pool, ladei_pinned_node *node) {
   ladei_lock_acquire(&pool->lock);
+  assert(node->growing); /* I1 */
   node->growing = false;
   ladei_condition_broadcast(&pool->growth.grown);
   ladei_lock_release(&pool->lock);

@@ -14,6 +14,8 @@
  */
 #include "host/grow/segments.h"
 
+#include <assert.h>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "base/static_probe.h"
@@ -127,6 +129,7 @@ static void segment_memory_set(ladei_pinned_segment *segment, const ladei_pinned
 
 /* I1, I3: bytes no longer held, or not to be had. */
 static void cap_give(lade_pinned_pool *pool, uint64_t bytes) {
+  assert(bytes <= ladei_pinned_gauge_current(&pool->counters.reserved_bytes)); /* I1: they are counted still */
   ladei_pinned_budget_credit(&pool->budget, bytes);
   ladei_pinned_gauge_sub(&pool->counters.reserved_bytes, bytes);
 }
@@ -135,6 +138,7 @@ static void cap_give(lade_pinned_pool *pool, uint64_t bytes) {
 static lade_status budget_take(lade_pinned_pool *pool, size_t bytes) {
   bool fault;
   lade_status status = ladei_pinned_budget_charge(&pool->budget, bytes, &fault);
+  assert(ladei_pinned_gauge_current(&pool->counters.reserved_bytes) >= bytes); /* I3: charged after it was counted */
   if (fault) ladei_pinned_count(&pool->counters.budget_faults, 1);
   if (status == LADE_OK) return LADE_OK;
   if (!fault) ladei_pinned_count(&pool->counters.budget_refusals, 1);
@@ -158,6 +162,8 @@ static lade_status segment_pin_counted(lade_pinned_pool *pool, const ladei_pinne
                                        ladei_pinned_region *region, ladei_pinned_segment **out) {
   ladei_pinned_memory memory;
   lade_status status;
+  assert(bytes <= ladei_pinned_gauge_current(&pool->counters.reserved_bytes)); /* I1: counted before it is asked for */
+  assert(ladei_pinned_gauge_current(&pool->counters.reserved_bytes) <= pool->settings.max_bytes);
   ladei_pinned_segment *segment = metadata_acquire(pool, ladei_pinned_pages(bytes));
   if (segment == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for the records of %zu bytes", bytes);
@@ -173,6 +179,7 @@ static lade_status segment_pin_counted(lade_pinned_pool *pool, const ladei_pinne
   segment->huge = request->exact;
   segment->divided = false;
   ladei_pinned_segment_open(segment, request->node->index);
+  assert(ladei_pagemap_get(&pool->map, memory.base) == NULL); /* I2: what was there before was taken out */
   status = map_set(pool, segment);
   if (status != LADE_OK) goto fail_map;
   ladei_log_later(LADE_LOG_INFO, "pinned pool %llu: segment of %zu bytes at %p, NUMA node %d, source %d",
@@ -208,6 +215,8 @@ lade_status ladei_pinned_segment_pin(lade_pinned_pool *pool, const ladei_pinned_
 /* Gives a segment back that was taken out of its node. On failure it is in its node again. */
 lade_status ladei_pinned_segment_unpin(lade_pinned_pool *pool, ladei_pinned_node *node, ladei_pinned_segment *segment) {
   ladei_pinned_memory memory = segment_memory(segment);
+  assert(ladei_pagemap_get(&pool->map, memory.base) == segment);                      /* I2 */
+  assert(memory.bytes <= ladei_pinned_gauge_current(&pool->counters.reserved_bytes)); /* I1 */
   /* Out of the map first: the driver may hand the same addresses to another thread at once. */
   map_clear(pool, segment);
   ladei_pinned_history_event(ladei_pinned_pool_recording(pool), LADE_DEVICE_SEGMENT_FREE, (uintptr_t)memory.base,
@@ -218,7 +227,9 @@ lade_status ladei_pinned_segment_unpin(lade_pinned_pool *pool, ladei_pinned_node
                                memory.bytes);
     /* Cannot fail: the map's nodes for these addresses are still there. */
     segment_memory_set(segment, &memory);
-    (void)map_set(pool, segment);
+    lade_status restored = map_set(pool, segment);
+    assert(restored == LADE_OK); /* I2 */
+    (void)restored;
     ladei_pinned_node_restore_segment(node, segment);
     return status;
   }
@@ -276,6 +287,7 @@ void ladei_pinned_series_open(ladei_pinned_series *own, lade_pinned_pool *pool, 
 /* Counts and lets touch the next segments, at least one that is not pinned. */
 static lade_status series_allow(ladei_pinned_series *own) {
   bool touches = own->region.area.mapped != NULL && ladei_prefault_is_on(&own->region.prefault);
+  assert(own->pinned <= own->counted && own->counted <= own->bytes); /* Note [Several segments] */
   uint64_t ahead = touches ? AHEAD_BYTES : 0;
   lade_status status = LADE_OK;
   while (own->counted < own->bytes && own->counted - own->pinned <= ahead && status == LADE_OK) {
@@ -296,6 +308,7 @@ lade_status ladei_pinned_series_next(ladei_pinned_series *own, ladei_pinned_segm
   size_t part = series_part(own, own->pinned);
   status = segment_pin_counted(own->pool, &own->request, part, &own->region, out);
   own->pinned += status == LADE_OK ? part : 0;
+  assert(own->pinned <= own->counted); /* I1 */
   return status;
 }
 

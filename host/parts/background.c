@@ -13,6 +13,8 @@
  */
 #include "host/parts/background.h"
 
+#include <assert.h>
+
 #include "base/error.h"
 #include "base/thread.h"
 
@@ -28,6 +30,7 @@ void ladei_pinned_background_init(ladei_pinned_background *background) {
 }
 
 void ladei_pinned_background_destroy(ladei_pinned_background *background) {
+  assert(!background->running); /* I1 */
   ladei_condition_destroy(&background->wake);
   ladei_lock_destroy(&background->lock);
 }
@@ -54,6 +57,7 @@ static void *work_again_and_again(void *user) {
 
 lade_status ladei_pinned_background_start(ladei_pinned_background *background, uint64_t (*work)(void *user),
                                           void *user) {
+  assert(!background->running); /* I1 */
   background->stop = false;
   background->work = work;
   background->user = user;

@@ -39,6 +39,8 @@
  */
 #include "host/parts/cap_wait.h"
 
+#include <assert.h>
+
 static void transit_init(ladei_pinned_transit *transit) {
   atomic_init(&transit->word, 0);
   ladei_lock_init(&transit->lock, LADEI_RANK_LEAF);
@@ -46,6 +48,7 @@ static void transit_init(ladei_pinned_transit *transit) {
 }
 
 static void transit_destroy(ladei_pinned_transit *transit) {
+  assert(atomic_load_explicit(&transit->word, memory_order_relaxed) == 0); /* neither counted nor stopped */
   ladei_condition_destroy(&transit->changed);
   ladei_lock_destroy(&transit->lock);
 }
@@ -104,6 +107,7 @@ static void transit_stop(ladei_pinned_transit *transit) {
 
 static void transit_go(ladei_pinned_transit *transit) {
   ladei_lock_acquire(&transit->lock);
+  assert(word_of(transit) == LADEI_PINNED_TRANSIT_STOPPED); /* I1: nothing has been in transit since the stop */
   atomic_fetch_and_explicit(&transit->word, ~(uint32_t)LADEI_PINNED_TRANSIT_STOPPED, memory_order_release);
   ladei_condition_broadcast(&transit->changed);
   ladei_lock_release(&transit->lock);
@@ -136,6 +140,7 @@ uint32_t ladei_pinned_cap_wait_begin(ladei_pinned_cap_wait *cap_wait) {
 }
 
 void ladei_pinned_cap_wait_end(ladei_pinned_cap_wait *cap_wait) {
+  assert(atomic_load_explicit(&cap_wait->waiters, memory_order_relaxed) > 0);
   atomic_fetch_sub_explicit(&cap_wait->waiters, 1, memory_order_release);
 }
 

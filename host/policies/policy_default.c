@@ -13,6 +13,8 @@
  */
 #include "host/policies/policy_default.h"
 
+#include <assert.h>
+
 #include "host/caches/ready.h"
 #include "host/grow/seek.h"
 #include "host/state/nodes.h"
@@ -91,6 +93,7 @@ static void block_put(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, 
  * needed. */
 static void block_unretire(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *block) {
   uint64_t word = ladei_pinned_block_word(block);
+  assert(ladei_pinned_word_state(word) == LADEI_PINNED_BLOCK_PENDING); /* D1 */
   while (ladei_pinned_word_is_in_slot(word)) {
     if (ladei_pinned_block_word_swap(block, word, ladei_pinned_word_with_state(word, LADEI_PINNED_BLOCK_CACHED)))
       return;
@@ -110,6 +113,7 @@ static __attribute__((noinline)) void retire_slowly(lade_pinned_pool *pool, lade
                                                     ladei_pinned_block *block, ladei_retire_added added, bool quiet) {
   uint64_t word = ladei_pinned_block_word(block); /* the caller's alone until it is added */
   size_t bytes = ladei_pinned_block_bytes(block, word);
+  assert(ladei_pinned_word_state(word) == LADEI_PINNED_BLOCK_PENDING); /* D1: before the ticket is anywhere */
   if (added == LADEI_RETIRE_ADDED_NOT) {
     ladei_retire *shard = ladei_pinned_retire_shard(pool, cache);
     if (ladei_retire_shards_add_anywhere(pool->retire, shard, &block->ticket, quiet)) return;

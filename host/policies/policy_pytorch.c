@@ -9,6 +9,7 @@
  */
 #include "host/policies/policy_pytorch.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "base/cancellation.h"
@@ -36,6 +37,7 @@ static lade_status policy_open(lade_pinned_pool *pool) {
 
 static void policy_close(lade_pinned_pool *pool) {
   pending_queue *queue = pool->policy_state;
+  assert(queue == NULL || queue->first == NULL); /* P1: no block is pending when a pool ends */
   if (queue != NULL) ladei_lock_destroy(&queue->lock);
   free(queue);
 }
@@ -67,6 +69,7 @@ static void block_put(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, 
 /* ---- Pending blocks ---------------------------------------------------------------------------------------------- */
 
 static void queue_add(pending_queue *queue, ladei_pinned_block *block) {
+  assert(ladei_pinned_word_state(ladei_pinned_block_word(block)) == LADEI_PINNED_BLOCK_PENDING); /* P1 */
   ladei_lock_acquire(&queue->lock);
   block->ticket.spare = 0;
   ladei_pinned_block_next_set(block, NULL);
@@ -81,6 +84,7 @@ static void queue_add(pending_queue *queue, ladei_pinned_block *block) {
 /* A block whose streams are done stays in the queue until those before it are done as well. */
 static void queue_done(pending_queue *queue, ladei_retire_ticket *ticket) {
   ladei_lock_acquire(&queue->lock);
+  assert(queue->first != NULL && ticket->spare == 0); /* P1: its block is in the queue */
   ticket->spare = 1;
   ladei_lock_release(&queue->lock);
 }
@@ -119,6 +123,7 @@ static void streams_polled(lade_pinned_pool *pool) {
   ladei_pinned_block *block;
   while ((block = queue_take(pool->policy_state)) != NULL) {
     uint64_t word = ladei_pinned_block_word(block);
+    assert(ladei_pinned_word_state(word) == LADEI_PINNED_BLOCK_PENDING); /* P1 */
     unsigned node = ladei_pinned_word_node(word);
     size_t bytes = block_bytes(pool, block, word);
     ladei_pinned_pending_sub(pool, NULL, node, counted_class(word, bytes), (ladei_pinned_amount){1, bytes});

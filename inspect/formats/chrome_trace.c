@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "inspect/formats/chrome_trace.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -52,6 +53,8 @@ static void totals_write(trace *t, uint64_t time_ns, const ladei_inspect_totals 
 
 static void stack_write(trace *t, uint32_t number) {
   if (number == LADEI_SNAPSHOT_NONE) return;
+  assert(number < t->snapshot->stacks.count &&
+         t->snapshot->stacks.rows[number].frame_count > 0); /* S3, S4 in snapshot.h */
   const ladei_snapshot_stack *stack = &t->snapshot->stacks.rows[number];
   const ladei_snapshot_frame *frame = &t->snapshot->frames.rows[stack->first_frame];
   char room[LADEI_INSPECT_FRAME_ROOM];
@@ -94,6 +97,7 @@ static void handed_out_begin(trace *t, const ladei_inspect_life *life, uint64_t 
 }
 
 static void life_write(trace *t, const ladei_inspect_life *life, uint64_t history_ns) {
+  assert(life->start_ns <= life->freed_ns && life->freed_ns <= life->end_ns); /* V3 in lives.h: so W1 holds */
   char lane[32], size[32];
   uint64_t start_ns = life->start_ns > history_ns ? life->start_ns : history_ns;
   uint64_t freed_ns = life->freed_ns > start_ns ? life->freed_ns : start_ns;

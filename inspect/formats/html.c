@@ -9,6 +9,7 @@
  */
 #include "inspect/formats/html.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -92,12 +93,14 @@ static lade_status life_names(page_data *p, const ladei_inspect_life *life) {
   uint32_t *stream = ladei_pair_map_value(&p->streams, life->stream, 0);
   if (stream == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   if (*stream == LADEI_SNAPSHOT_NONE) {
+    assert(p->stream_count <= p->lives.blocks.count + p->lives.segments.count); /* H2: one for each life, at most */
     *stream = (uint32_t)p->stream_count;
     p->stream_list[p->stream_count++] = life->stream;
   }
   uint32_t *pool = ladei_pair_map_value(&p->pools, life->pool.first, life->pool.second);
   if (pool == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   if (*pool == LADEI_SNAPSHOT_NONE) {
+    assert(p->pool_count <= p->lives.blocks.count + p->lives.segments.count); /* H2 */
     *pool = (uint32_t)p->pool_count;
     p->pool_list[p->pool_count++] = life->pool;
   }

@@ -8,6 +8,7 @@
  */
 #include "inspect/formats/json.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -46,13 +47,15 @@ static lade_status number_add(numbering *all, lade_device_pool_id pair) {
   if (row == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   *row = pair;
   *number = (uint32_t)(all->pairs.count - 1);
+  assert(*number != LADEI_SNAPSHOT_NONE);
   return LADE_OK;
 }
 
 static uint32_t number_of(numbering *all, lade_device_pool_id pair) {
   if (pair_is(all->last, pair)) return all->last_number;
   all->last = pair;
-  all->last_number = *ladei_pair_map_value(&all->numbers, pair.first, pair.second); /* it is there */
+  all->last_number = *ladei_pair_map_value(&all->numbers, pair.first, pair.second);
+  assert(all->last_number < all->pairs.count); /* it is there: numbers_make() */
   return all->last_number;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "inspect/formats/json_parser.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -260,6 +261,7 @@ static lade_status container_open(ladei_json_parser *parser, bool object, ladei_
   if (parser->depth == LADEI_JSON_DEPTH)
     return ladei_json_refuse(parser, "nested deeper than %d objects and arrays", LADEI_JSON_DEPTH);
   parser->in_object[parser->depth++] = object;
+  assert(parser->depth <= LADEI_JSON_DEPTH); /* K2 */
   parser->at++;
   parser->wants = object ? WANTS_KEY_OR_END : WANTS_VALUE_OR_END;
   out->kind = object ? LADEI_JSON_OBJECT_BEGIN : LADEI_JSON_ARRAY_BEGIN;
@@ -267,6 +269,7 @@ static lade_status container_open(ladei_json_parser *parser, bool object, ladei_
 }
 
 static lade_status container_close(ladei_json_parser *parser, ladei_json_token *out) {
+  assert(parser->depth > 0); /* the bracket closes one that was opened */
   bool object = parser->in_object[--parser->depth];
   parser->at++;
   out->kind = object ? LADEI_JSON_OBJECT_END : LADEI_JSON_ARRAY_END;
@@ -337,6 +340,7 @@ lade_status ladei_json_next(ladei_json_parser *parser, ladei_json_token *out) {
 
 lade_status ladei_json_skip(ladei_json_parser *parser, const ladei_json_token *token) {
   if (token->kind != LADEI_JSON_OBJECT_BEGIN && token->kind != LADEI_JSON_ARRAY_BEGIN) return LADE_OK;
+  assert(parser->depth > 0); /* called just after a bracket opened */
   unsigned outside = parser->depth - 1;
   ladei_json_token inner;
   while (parser->depth > outside) LADEI_TRY(ladei_json_next(parser, &inner));

@@ -8,6 +8,7 @@
  */
 #include "inspect/formats/json_read.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -57,6 +58,7 @@ static lade_status next(reader *from, token *out) { return ladei_json_next(&from
 static lade_status row_memory(reader *from, size_t bytes) {
   size_t size = from->parser.bytes;
   size_t most = size > (SIZE_MAX - memory_at_least) / MEMORY_FACTOR ? SIZE_MAX : size * MEMORY_FACTOR + memory_at_least;
+  assert(from->row_bytes <= most); /* R1 */
   if (bytes > most - from->row_bytes)
     return ladei_error(LADE_ERR_LIMIT, 0, "%s: byte %zu: what it says so far takes more than %d x its size of memory",
                        from->parser.name, from->parser.token_at, MEMORY_FACTOR);

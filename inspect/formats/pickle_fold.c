@@ -6,6 +6,8 @@
 #include "base/error.h"
 #include "inspect/formats/pickle_reader.h"
 
+#include <assert.h>
+
 typedef struct fold {
   ladei_pickle_reader *reader;
   const ladei_pickle_value *value; /* of the key */
@@ -60,12 +62,14 @@ static lade_status bool_of(const fold *at, bool *out) {
 
 static lade_status pool_of(const fold *at, lade_device_pool_id *out) {
   if (at->value->tag != LADEI_PICKLE_PAIR) return refuse_value(at, "a pair of integers");
+  assert(at->value->integer < at->reader->pairs.count); /* M1 */
   *out = at->reader->pairs.rows[at->value->integer];
   return LADE_OK;
 }
 
 static lade_status list_of(const fold *at, uint64_t *out) {
   if (at->value->tag != LADEI_PICKLE_LIST) return refuse_value(at, "a list");
+  assert(at->value->integer < at->reader->lists.count); /* M1 */
   *out = at->value->integer;
   return LADE_OK;
 }
@@ -75,6 +79,7 @@ lade_status ladei_pickle_text(ladei_pickle_reader *reader, const ladei_pickle_va
     *out = 0;
     return LADE_OK;
   }
+  assert(value->integer <= reader->bytes && value->length <= reader->bytes - value->integer); /* M1: of the file */
   uint64_t offset = value->integer + 1;
   size_t place = (size_t)(offset * 0x9E3779B97F4A7C15u >> 52);
   if (reader->text_cache[place].offset != offset) {
@@ -105,10 +110,12 @@ static lade_status stack_frame_add(ladei_pickle_reader *reader, const ladei_pick
 
 static lade_status list_stack(const fold *at, ladei_pickle_list *list) {
   ladei_pickle_reader *reader = at->reader;
+  assert(!list->used); /* M3 */
   reader->stack_frames.count = 0;
   for (uint32_t r = list->first_run; r != 0; r = reader->runs.rows[r - 1].next) {
     const ladei_pickle_run *run = &reader->runs.rows[r - 1];
     if (run->kind != LADEI_PICKLE_KIND_FRAME) return refuse_value(at, "a list of frames");
+    assert(run->first < reader->frames.count && run->count <= reader->frames.count - run->first); /* M1 */
     LADEI_TRY(ladei_pickle_row_memory(reader, run->count * sizeof *reader->stack_frames.rows));
     for (uint32_t i = 0; i < run->count; i++) LADEI_TRY(stack_frame_add(reader, &reader->frames.rows[run->first + i]));
   }
@@ -412,6 +419,7 @@ _Static_assert(LADEI_PICKLE_WORD_COUNT <= 128, "a bit for each word");
 
 /* A map that now has the keys of a row becomes one. */
 static lade_status map_become(ladei_pickle_reader *reader, ladei_pickle_dict *dict, ladei_pickle_kind kind) {
+  assert(dict->kind == LADEI_PICKLE_KIND_MAP && kind != LADEI_PICKLE_KIND_MAP); /* M2 */
   uint32_t number = reader->maps.rows[dict->row].first_item;
   LADEI_TRY(row_add(reader, kind, &dict->row));
   dict->kind = kind;
@@ -442,9 +450,11 @@ static lade_status kind_settle(ladei_pickle_reader *reader, ladei_pickle_dict *d
 
 lade_status ladei_pickle_dict_set(ladei_pickle_reader *reader, uint64_t number, const ladei_pickle_value *items,
                                   size_t pair_count) {
+  assert(number < reader->dicts.count); /* M1 */
   ladei_pickle_dict *dict = &reader->dicts.rows[number];
   if (pair_count == 0) return LADE_OK;
   LADEI_TRY(kind_settle(reader, dict, items, pair_count));
+  assert(dict->kind != LADEI_PICKLE_KIND_NEW); /* M2 */
   for (size_t i = 0; i < pair_count; i++) LADEI_TRY(pair_set(reader, dict, items + 2 * i));
   return LADE_OK;
 }
@@ -478,7 +488,9 @@ static lade_status run_add(ladei_pickle_reader *reader, ladei_pickle_list *list,
 }
 
 lade_status ladei_pickle_list_append(ladei_pickle_reader *reader, uint64_t number, const ladei_pickle_value *value) {
+  assert(number < reader->lists.count); /* M1 */
   ladei_pickle_list *list = &reader->lists.rows[number];
+  assert((list->first_run == 0) == (list->last_run == 0));
   uint32_t kind = LADEI_PICKLE_KIND_OTHER, row = 0;
   if (list->used) return ladei_pickle_refuse(reader, "a list grows that is a stack already");
   if (value->tag == LADEI_PICKLE_LIST) {

@@ -2,6 +2,7 @@
 /* The opcodes of a pickle: model in pickle_reader.h. */
 #include "inspect/formats/pickle_reader.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@ static const struct {
   const char *text;
   size_t bytes;
 } words[] = {LADEI_PICKLE_WORDS(WORD_SIZED)};
+_Static_assert(sizeof words / sizeof *words < 256, "a place is free, so that a search ends");
 
 /* --- errors ----------------------------------------------------------------------------------------------------------- */
 
@@ -61,6 +63,7 @@ static lade_status push(ladei_pickle_reader *reader, ladei_pickle_value value) {
     LADEI_TRY(ladei_pickle_machine_memory(reader, (reader->stack.room / 2 + 16) * sizeof value));
     LADEI_TRY(LADEI_INSPECT_RESERVE(&reader->stack, 1));
   }
+  assert(reader->stack.count < reader->stack.room);
   reader->stack.rows[reader->stack.count++] = value;
   return LADE_OK;
 }
@@ -75,6 +78,7 @@ static size_t stack_floor(const ladei_pickle_reader *reader) {
 }
 
 static lade_status pop(ladei_pickle_reader *reader, ladei_pickle_value *out) {
+  assert(stack_floor(reader) <= reader->stack.count); /* M5 */
   if (reader->stack.count <= stack_floor(reader)) return ladei_pickle_refuse(reader, "nothing is left on the stack");
   *out = reader->stack.rows[--reader->stack.count];
   return LADE_OK;
@@ -82,6 +86,7 @@ static lade_status pop(ladei_pickle_reader *reader, ladei_pickle_value *out) {
 
 static lade_status mark_set(ladei_pickle_reader *reader) {
   if (reader->marks.count == MOST_DEPTH) return too_deep(reader);
+  assert(stack_floor(reader) <= reader->stack.count); /* M5 */
   uint32_t *mark = LADEI_INSPECT_ADD(&reader->marks);
   if (mark == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   *mark = (uint32_t)reader->stack.count;
@@ -91,6 +96,7 @@ static lade_status mark_set(ladei_pickle_reader *reader) {
 static lade_status mark_take(ladei_pickle_reader *reader, size_t *out) {
   if (reader->marks.count == 0) return ladei_pickle_refuse(reader, "the end of items that began nowhere");
   *out = reader->marks.rows[--reader->marks.count];
+  assert(*out <= reader->stack.count && stack_floor(reader) <= *out); /* M5 */
   return LADE_OK;
 }
 
@@ -106,6 +112,7 @@ static lade_status memo_put(ladei_pickle_reader *reader, uint64_t number) {
   }
   while (reader->memo.count <= number) /* a place never put is NONE with a length, which no value has */
     reader->memo.rows[reader->memo.count++] = (ladei_pickle_value){.tag = LADEI_PICKLE_NONE, .length = 1};
+  assert(number < reader->memo.count && reader->memo.count <= reader->memo.room);
   reader->memo.rows[number] = reader->stack.rows[reader->stack.count - 1];
   return LADE_OK;
 }
@@ -120,6 +127,7 @@ static lade_status memo_get(ladei_pickle_reader *reader, uint64_t number) {
 /* --- operands --------------------------------------------------------------------------------------------------------- */
 
 static lade_status operand(ladei_pickle_reader *reader, unsigned bytes, uint64_t *out) {
+  assert(reader->at <= reader->bytes && bytes <= sizeof *out); /* M5 */
   if (reader->bytes - reader->at < bytes) return truncated(reader);
   *out = 0;
   for (unsigned i = 0; i < bytes; i++) *out |= (uint64_t)reader->data[reader->at + i] << (8 * i);
@@ -170,6 +178,7 @@ static lade_status push_text(ladei_pickle_reader *reader, unsigned length_bytes)
   ladei_pickle_value value = {
       .tag = LADEI_PICKLE_TEXT, .word = word, .length = (uint32_t)length, .integer = reader->at};
   reader->at += (size_t)length;
+  assert(reader->at <= reader->bytes); /* M5 */
   return push(reader, value);
 }
 
@@ -232,6 +241,7 @@ static lade_status container_around(ladei_pickle_reader *reader, size_t first,
                                     lade_status (*make)(ladei_pickle_reader *),
                                     lade_status (*use)(ladei_pickle_reader *, size_t)) {
   LADEI_TRY(make(reader));
+  assert(first < reader->stack.count); /* M5: the container is above the items */
   ladei_pickle_value container = reader->stack.rows[reader->stack.count - 1];
   memmove(reader->stack.rows + first + 1, reader->stack.rows + first,
           (reader->stack.count - 1 - first) * sizeof container);

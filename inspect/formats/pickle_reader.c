@@ -2,6 +2,7 @@
 /* Refusals of a pickle and the bounds of the memory it takes (M4), for the machine and the fold. */
 #include "inspect/formats/pickle_reader.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@ lade_status ladei_pickle_refuse(const ladei_pickle_reader *reader, const char *f
 static lade_status memory_count(const ladei_pickle_reader *reader, size_t *sum, size_t bytes, size_t factor) {
   size_t most =
       reader->bytes > (SIZE_MAX - memory_at_least) / factor ? SIZE_MAX : reader->bytes * factor + memory_at_least;
+  assert(*sum <= most); /* M4 */
   if (bytes > most - *sum)
     return ladei_error(LADE_ERR_LIMIT, 0, "%s: byte %zu: what it says so far takes more than %zu x its size of memory",
                        reader->name, reader->op_at, factor);

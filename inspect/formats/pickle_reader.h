@@ -10,6 +10,7 @@
  * M3  A list that was used as a stack does not grow any more.
  * M4  Memory of the machine itself stays below 2 x the file and 64 MiB, that of rows below 8 x the file and 64 MiB:
  *     references of 2 bytes to a row of 72, or a file of marks, end there.
+ * M5  Marks do not descend, and none is above the values on the stack. `at`, where reading goes on, lies within the file.
  * Nothing recurses: neither the machine nor the readers of its records.
  */
 #ifndef LADE_INSPECT_FORMATS_PICKLE_READER_H
@@ -38,6 +39,8 @@ typedef struct ladei_pickle_value {
     double real;
   };
 } ladei_pickle_value;
+
+_Static_assert(sizeof(ladei_pickle_value) == 16, "M1");
 
 /* Kinds of maps. */
 typedef enum ladei_pickle_kind {

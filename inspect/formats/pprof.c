@@ -10,6 +10,7 @@
  */
 #include "inspect/formats/pprof.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -102,6 +103,7 @@ static void sample_type_write(profile *p, own_text type, own_text unit) {
 /* --- samples ------------------------------------------------------------------------------------------------------ */
 
 static size_t stack_row(const profile *p, uint32_t stack) {
+  assert(stack == LADEI_SNAPSHOT_NONE || stack < p->snapshot->stacks.count); /* S3 in snapshot.h */
   return stack == LADEI_SNAPSHOT_NONE ? p->snapshot->stacks.count : stack;
 }
 
@@ -132,6 +134,7 @@ static void sample_write(profile *p, const ladei_snapshot_part *part, size_t sta
   const lade_snapshot *snapshot = p->snapshot;
   if (stack < snapshot->stacks.count) {
     const ladei_snapshot_stack *row = &snapshot->stacks.rows[stack];
+    assert(row->first_frame + row->frame_count <= snapshot->frames.count); /* G2: the locations are there */
     for (uint64_t i = 0; i < row->frame_count; i++) message_uint(&p->message, 1, row->first_frame + i + 1);
   } else {
     message_uint(&p->message, 1, snapshot->frames.count + 1);
@@ -174,6 +177,7 @@ static void mappings_write(profile *p) {
 }
 
 static void location_write(profile *p, uint64_t id, uint64_t mapping, uint64_t address, uint32_t line, bool named) {
+  assert(id > 0 && id <= p->snapshot->frames.count + 1 && mapping <= p->snapshot->modules.count); /* G2 */
   message_uint(&p->message, 1, id);
   message_uint(&p->message, 2, mapping);
   message_uint(&p->message, 3, address);
@@ -210,6 +214,7 @@ static void frames_write(profile *p) {
 }
 
 static void texts_write(profile *p) {
+  assert(p->snapshot->text_offsets.count > 0 && ladei_inspect_string(p->snapshot, 0)[0] == '\0'); /* G1 */
   for (size_t i = 0; i < p->snapshot->text_offsets.count; i++) {
     const char *text = ladei_inspect_string(p->snapshot, (uint32_t)i);
     output_bytes(p->output, 6, text, strlen(text));
