@@ -5,6 +5,7 @@
 
 #include "lade/safetensors.h"
 #include "loaders/header.h"
+#include "loaders/names.h"
 #include "pipeline/storage/open_files.h"
 
 /* One file of a checkpoint. */
@@ -30,8 +31,8 @@ struct lade_safetensors {
   size_t file_count;
   ladei_loader_checkpoint_tensor *tensors; /* file by file, in the order of their bytes */
   size_t tensor_count;
-  size_t *by_name; /* numbers of tensors, by ascending name */
-  json_t *index;   /* NULL for a single file */
+  ladei_loader_names names; /* of the tensors */
+  json_t *index;            /* NULL for a single file */
   size_t open_count;
 };
 

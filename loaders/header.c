@@ -4,8 +4,8 @@
  *
  *   {"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}, ...}   with blanks around
  *
- * jansson reads the JSON: it refuses text that is not UTF-8, names given twice, numbers beyond 63 bits, and nesting
- * without end. All other rules are checked here.
+ * A header as programs write it is read by header_plain.c. Any other goes through jansson, which refuses text that is not
+ * UTF-8, names given twice, numbers beyond 63 bits, and nesting without end; all other rules are checked here.
  *
  * I1  entries[0].begin = 0, entries[i].begin = entries[i - 1].end, and the last end is where the file ends.
  * I2  Each entry's bytes are those that its dtype and shape ask for.
@@ -21,6 +21,7 @@
 
 #include "base/error.h"
 #include "base/size.h"
+#include "loaders/header_plain.h"
 #include "loaders/text.h"
 
 static const char metadata_name[] = "__metadata__";
@@ -45,14 +46,15 @@ uint32_t lade_dtype_bits(lade_dtype dtype) {
   return 0;
 }
 
-static bool dtype_of(const char *name, lade_dtype *out) {
+bool ladei_loader_dtype_find(const char *name, size_t name_bytes, lade_dtype *out) {
   static const lade_dtype all[] = {
 #define DTYPE_VALUE(name, number, bits) LADE_DTYPE_##name,
       LADE_DTYPE_TABLE(DTYPE_VALUE)
 #undef DTYPE_VALUE
   };
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-    if (strcmp(lade_dtype_name(all[i]), name) == 0) {
+    const char *known = lade_dtype_name(all[i]);
+    if (strlen(known) == name_bytes && memcmp(known, name, name_bytes) == 0) {
       *out = all[i];
       return true;
     }
@@ -136,7 +138,8 @@ static lade_status entry_read(const char *name, const json_t *value, uint64_t *n
   *out = (ladei_loader_entry){.name = name};
   if (dtype == NULL || shape == NULL || offsets == NULL || json_object_size(value) != 3)
     return entry_error(name, "it is not made of dtype, shape and data_offsets");
-  if (!json_is_string(dtype) || !dtype_of(json_string_value(dtype), &out->dtype))
+  if (!json_is_string(dtype) ||
+      !ladei_loader_dtype_find(json_string_value(dtype), json_string_length(dtype), &out->dtype))
     return entry_error(name, "its dtype is unknown");
   if (!json_is_array(shape)) return entry_error(name, "its shape is no array");
   lade_status status = shape_read(shape, out, numbers);
@@ -286,21 +289,45 @@ lade_status ladei_loader_json_read(const char *text, size_t text_bytes, const ch
   return LADE_OK;
 }
 
-lade_status ladei_loader_header_parse(const char *text, size_t text_bytes, uint64_t data_bytes,
-                                      ladei_loader_header *out) {
+/* Most files have their tensors in order. */
+static void entries_sort(ladei_loader_header *header) {
+  for (size_t i = 1; i < header->entry_count; i++) {
+    if (entry_compare(&header->entries[i - 1], &header->entries[i]) > 0) {
+      qsort(header->entries, header->entry_count, sizeof *header->entries, entry_compare);
+      return;
+    }
+  }
+}
+
+static lade_status header_finish(ladei_loader_header *header, lade_status status, uint64_t data_bytes,
+                                 ladei_loader_header *out) {
+  if (status == LADE_OK) entries_sort(header);
+  if (status == LADE_OK) status = layout_check(header, data_bytes);
+  if (status != LADE_OK) ladei_loader_header_dispose(header);
+  *out = *header;
+  return status;
+}
+
+lade_status ladei_loader_header_parse_json(const char *text, size_t text_bytes, uint64_t data_bytes,
+                                           ladei_loader_header *out) {
   ladei_loader_header header = {0};
   lade_status status = ladei_loader_json_read(text, text_bytes, "the header", &header.root);
   if (status == LADE_OK) status = entries_read(&header);
-  if (status == LADE_OK && header.entry_count > 0)
-    qsort(header.entries, header.entry_count, sizeof *header.entries, entry_compare);
-  if (status == LADE_OK) status = layout_check(&header, data_bytes);
-  if (status != LADE_OK) ladei_loader_header_dispose(&header);
-  *out = header;
-  return status;
+  return header_finish(&header, status, data_bytes, out);
+}
+
+lade_status ladei_loader_header_parse(const char *text, size_t text_bytes, uint64_t data_bytes,
+                                      ladei_loader_header *out) {
+  ladei_loader_header header;
+  bool plain;
+  lade_status status = ladei_loader_header_read_plain(text, text_bytes, &header, &plain);
+  if (status == LADE_OK && !plain) return ladei_loader_header_parse_json(text, text_bytes, data_bytes, out);
+  return header_finish(&header, status, data_bytes, out);
 }
 
 void ladei_loader_header_dispose(ladei_loader_header *header) {
   json_decref(header->root);
+  free(header->names);
   free(header->shapes);
   free(header->entries);
   free(header->metadata);

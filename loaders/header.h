@@ -25,7 +25,8 @@ typedef struct ladei_loader_entry {
 } ladei_loader_entry;
 
 typedef struct ladei_loader_header {
-  json_t *root; /* owns names and metadata */
+  json_t *root; /* owns names and metadata, or else ... */
+  char *names;  /* ... this does */
   uint64_t *shapes;
   ladei_loader_entry *entries; /* in the order of their bytes: they follow each other from 0 on, without gap */
   size_t entry_count;
@@ -40,8 +41,14 @@ typedef struct ladei_loader_header {
  */
 lade_status ladei_loader_header_parse(const char *text, size_t text_bytes, uint64_t data_bytes,
                                       ladei_loader_header *out);
+/* The same by way of JSON alone, as a header is read that is not plain (header_plain.h). */
+lade_status ladei_loader_header_parse_json(const char *text, size_t text_bytes, uint64_t data_bytes,
+                                           ladei_loader_header *out);
 /* Of one that was parsed, or is all zero. */
 void ladei_loader_header_dispose(ladei_loader_header *header);
+
+/* The dtype of a name that may go on after its bytes. */
+bool ladei_loader_dtype_find(const char *name, size_t name_bytes, lade_dtype *out);
 
 /* Reads one JSON object, of `what`, blanks around; json_decref() it. LADE_ERR_FORMAT, LADE_ERR_OUT_OF_HOST_MEMORY. */
 lade_status ladei_loader_json_read(const char *text, size_t text_bytes, const char *what, json_t **out);

@@ -3,10 +3,10 @@
  * Opening a checkpoint: its files, their headers, and the list of all tensors.
  *
  *   model.safetensors               file --- header --- entries --.
- *   model.safetensors.index.json    file --- header --- entries --+-- tensors (those that the index names) -- by_name
+ *   model.safetensors.index.json    file --- header --- entries --+-- tensors (those that the index names) -- names
  *
  * I1  Every tensor's entry belongs to the header of its file, and names in `tensors` are unique.
- * I2  by_name holds each number of `tensors` once, names ascending.
+ * I2  `names` holds the name of each of `tensors` once, with its number.
  * I3  Where the index carries the id of a save, every file carries the same.
  * I4  At most open_count files are open; the others are by late_path, and of their identity.
  * Locks: none; constant once it is open.
@@ -165,24 +165,21 @@ static lade_status tensors_list(lade_safetensors *checkpoint) {
   size_t most = 0;
   for (size_t i = 0; i < checkpoint->file_count; i++) most += checkpoint->files[i].header.entry_count;
   checkpoint->tensors = calloc(most + 1, sizeof *checkpoint->tensors);
-  checkpoint->by_name = calloc(most + 1, sizeof *checkpoint->by_name);
-  if (checkpoint->tensors == NULL || checkpoint->by_name == NULL) return memory_error("the list of tensors");
+  if (checkpoint->tensors == NULL) return memory_error("the list of tensors");
+  LADEI_TRY(ladei_loader_names_make(&checkpoint->names, most));
   for (size_t file = 0; file < checkpoint->file_count; file++) {
     const ladei_loader_header *header = &checkpoint->files[file].header;
     for (size_t i = 0; i < header->entry_count; i++) {
       if (tensor_is_listed(checkpoint, &header->entries[i], file)) {
         assert(checkpoint->tensor_count < most);
-        checkpoint->by_name[checkpoint->tensor_count] = checkpoint->tensor_count;
+        bool is_new = ladei_loader_names_add(&checkpoint->names, header->entries[i].name, checkpoint->tensor_count);
+        assert(is_new); /* I1 */
+        (void)is_new;
         checkpoint->tensors[checkpoint->tensor_count++] = (ladei_loader_checkpoint_tensor){&header->entries[i], file};
       }
     }
   }
   return LADE_OK;
-}
-
-static int number_compare_by_name(const void *a, const void *b, void *user) {
-  const ladei_loader_checkpoint_tensor *tensors = user;
-  return strcmp(tensors[*(const size_t *)a].entry->name, tensors[*(const size_t *)b].entry->name);
 }
 
 /* Each tensor of the index was found in its file. */
@@ -216,10 +213,7 @@ static lade_status checkpoint_read(lade_safetensors *checkpoint, const char *pat
                                        : memory_error("the file");
   }
   if (status == LADE_OK) status = tensors_list(checkpoint);
-  if (status != LADE_OK) return status;
-  qsort_r(checkpoint->by_name, checkpoint->tensor_count, sizeof *checkpoint->by_name, number_compare_by_name,
-          checkpoint->tensors);
-  return index_check(checkpoint, path);
+  return status == LADE_OK ? index_check(checkpoint, path) : status;
 }
 
 /* Whether another save's index is there by now, whose files replace those that were not found. */
@@ -278,7 +272,7 @@ void lade_safetensors_close(lade_safetensors *file) {
   json_decref(file->index);
   free(file->files);
   free(file->tensors);
-  free(file->by_name);
+  ladei_loader_names_dispose(&file->names);
   free(file);
 }
 
@@ -347,16 +341,10 @@ lade_status lade_safetensors_find(const lade_safetensors *file, const char *name
   if (file == NULL) return ladei_error_null("lade_safetensors_find", "file");
   if (name == NULL) return ladei_error_null("lade_safetensors_find", "name");
   if (out_index == NULL) return ladei_error_null("lade_safetensors_find", "out_index");
-  size_t low = 0, high = file->tensor_count;
-  while (low < high) {
-    size_t middle = low + (high - low) / 2;
-    int order = strcmp(file->tensors[file->by_name[middle]].entry->name, name);
-    if (order == 0) {
-      *out_index = file->by_name[middle];
-      return LADE_OK;
-    }
-    low = order < 0 ? middle + 1 : low;
-    high = order < 0 ? high : middle;
+  const ladei_loader_name *found = ladei_loader_names_find(&file->names, name);
+  if (found != NULL) {
+    *out_index = found->number;
+    return LADE_OK;
   }
   char shown[LADEI_LOADER_NAME_TEXT_BYTES];
   return ladei_error_argument("lade_safetensors_find", "name", "that of a tensor of the file", "\"%s\"",

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Bytes as a safetensors file (first byte even), or as words of such a header (odd): opened or refused with a reason;
- * what is opened lies within the file, without gap or overlap, and is written and read again as the same.
+ * what is opened lies within the file, without gap or overlap, and is written and read again as the same. A header is
+ * what it is by way of JSON alone, whether it is plain or not.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,6 +86,38 @@ static void again_check(const ladei_loader_header *header, uint64_t data_bytes) 
   free(text);
 }
 
+static bool texts_equal(const char *a, const char *b) { return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0; }
+
+static void headers_compare(const ladei_loader_header *a, const ladei_loader_header *b) {
+  FUZZ_CHECK(a->entry_count == b->entry_count && a->metadata_count == b->metadata_count);
+  FUZZ_CHECK(texts_equal(a->save_id, b->save_id));
+  for (size_t i = 0; i < a->entry_count && i < b->entry_count; i++) {
+    const ladei_loader_entry *left = &a->entries[i], *right = &b->entries[i];
+    FUZZ_CHECK(strcmp(left->name, right->name) == 0 && left->dtype == right->dtype && left->rank == right->rank);
+    FUZZ_CHECK(left->begin == right->begin && left->end == right->end);
+    for (uint64_t j = 0; j < left->rank && left->rank == right->rank; j++)
+      FUZZ_CHECK(left->shape[j] == right->shape[j]);
+  }
+  for (size_t i = 0; i < a->metadata_count && i < b->metadata_count; i++) {
+    FUZZ_CHECK(strcmp(a->metadata[i].key, b->metadata[i].key) == 0);
+    FUZZ_CHECK(strcmp(a->metadata[i].value, b->metadata[i].value) == 0);
+  }
+}
+
+/* The header as it is read, and by way of JSON alone: the same, or refused with the same words. True: *out is it. */
+static bool header_read_twice(const char *text, size_t length, uint64_t data_bytes, ladei_loader_header *out) {
+  ladei_loader_header by_json;
+  lade_status status = ladei_loader_header_parse(text, length, data_bytes, out);
+  char *told = status != LADE_OK ? strdup(lade_last_error()->text) : NULL;
+  lade_status status_by_json = ladei_loader_header_parse_json(text, length, data_bytes, &by_json);
+  FUZZ_CHECK(status == status_by_json);
+  if (status == LADE_OK && status_by_json == LADE_OK) headers_compare(out, &by_json);
+  if (told != NULL) FUZZ_CHECK(strcmp(told, lade_last_error()->text) == 0);
+  free(told);
+  if (status_by_json == LADE_OK) ladei_loader_header_dispose(&by_json);
+  return status == LADE_OK;
+}
+
 static void words_run(const uint8_t *data, size_t size) {
   static char text[TEXT_MAX];
   ladei_loader_header header;
@@ -93,7 +126,7 @@ static void words_run(const uint8_t *data, size_t size) {
   size_t length = (size_t)sprintf(text, "{");
   while (!fuzz_done(&reader) && length + 100 < TEXT_MAX)
     length += (size_t)sprintf(text + length, "%s", words[fuzz_below(&reader, sizeof words / sizeof words[0])]);
-  if (ladei_loader_header_parse(text, length, data_bytes, &header) == LADE_OK) {
+  if (header_read_twice(text, length, data_bytes, &header)) {
     header_check(&header, data_bytes);
     again_check(&header, data_bytes);
     ladei_loader_header_dispose(&header);

@@ -6,7 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
+#include "base/size.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/random.h"
 
 static lade_status parse(const char *text, uint64_t data_bytes, ladei_loader_header *out) {
   return ladei_loader_header_parse(text, strlen(text), data_bytes, out);
@@ -63,6 +66,8 @@ static const bad_header bad_headers[] = {
     {"{\"a\":{" F32_4 ",\"data_offsets\":[0,1.6e1]}}", 16, "not two whole numbers"},
     {"{\"a\":{" F32_4 ",\"data_offsets\":{\"0\":16}}}", 16, "not two whole numbers"},
     {"{\"a\":{" F32_4 ",\"data_offsets\":[-16,0]}}", 16, "not two whole numbers"},
+    {"{\"a\":{" F32_4 ",\"data_offsets\":[00,16]}}", 16, "no JSON"},
+    {"{\"a\":{" F32_4 ",\"data_offsets\":[0,+16]}}", 16, "no JSON"},
     {"{\"a\":{" F32_4 ",\"data_offsets\":[16,0]}}", 16, "end before they begin"},
     /* sizes */
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[18446744073709551616],\"data_offsets\":[0,16]}}", 16, "no JSON"},
@@ -244,4 +249,80 @@ LADE_TEST(Header, ShowsNamesInOneShortLine) {
   name[67] = '\xc3'; /* a character across the cut goes as a whole */
   name[68] = '\xa4';
   LADE_EXPECT_EQ_SIZE(strlen(ladei_loader_name_text(name, shown)), 67 + 3);
+}
+
+/* A header that is read in one pass says what its JSON says, whatever is done to its text: byte by byte, and in pieces. */
+LADE_TEST(Header, PlainHeadersSayWhatTheirJsonSays) {
+  static const char text[] =
+      "{\"__metadata__\":{\"format\":\"pt\",\"lade_save\":\"12\"},\"a.b\":{\"dtype\":\"F32\",\"shape\":[2,"
+      "3],\"data_offsets\":[0,24]}, \"b\" : {\"shape\":[],\"dtype\":\"BF16\",\"data_offsets\" : [24 ,26]},"
+      "\"c\":{\"dtype\":\"F4\",\"shape\":[0],\"data_offsets\":[24,24]},\"d\":{\"data_offsets\":[26,36],"
+      "\"shape\":[10],\"dtype\":\"U8\"}}\n";
+  static const char signs[] = "{}[]\",:0123456789 \n\tabcdefBF_e-.\\\x7f\xc3\xa4";
+  support_random random;
+  support_random_start(&random, 33);
+  unsigned plain_count = 0, good_count = 0;
+  for (int i = 0; i < 40000; i++) {
+    char changed[2 * sizeof text];
+    size_t bytes = sizeof text - 1, changes = support_random_below(&random, 4);
+    memcpy(changed, text, sizeof text);
+    for (size_t j = 0; j < changes; j++) {
+      size_t at = support_random_below(&random, bytes), from = support_random_below(&random, bytes);
+      size_t count = ladei_size_min(support_random_below(&random, 40), bytes - ladei_size_max(at, from));
+      if (support_random_one_in(&random, 4) && bytes + count < sizeof changed) {
+        memmove(changed + at + count, changed + at, bytes - at);
+        memmove(changed + at, changed + from, count);
+        bytes += count;
+      } else if (support_random_below(&random, 3) == 0) {
+        memmove(changed + at, changed + from, count);
+      } else if (support_random_below(&random, 3) == 0) {
+        memmove(changed + at, changed + at + count, bytes - at - count);
+        bytes -= count;
+      } else {
+        changed[at] = signs[support_random_below(&random, sizeof signs - 1)];
+      }
+      if (bytes == 0) break;
+    }
+    ladei_loader_header header, by_json;
+    lade_status status = ladei_loader_header_parse(changed, bytes, 36, &header);
+    char told[sizeof lade_last_error()->text];
+    strcpy(told, lade_last_error()->text);
+    lade_status status_by_json = ladei_loader_header_parse_json(changed, bytes, 36, &by_json);
+    lade_test_context("text %d: %.*s", i, (int)bytes, changed);
+    LADE_ASSERT_STATUS(status_by_json, status);
+    if (status != LADE_OK) {
+      LADE_EXPECT_EQ_STR(told, lade_last_error()->text);
+      continue;
+    }
+    good_count++;
+    plain_count += header.root == NULL;
+    LADE_EXPECT_EQ_PTR(by_json.names, NULL);
+    LADE_ASSERT_EQ_SIZE(header.entry_count, by_json.entry_count);
+    LADE_ASSERT_EQ_SIZE(header.metadata_count, by_json.metadata_count);
+    for (size_t j = 0; j < header.entry_count; j++) {
+      const ladei_loader_entry *a = &header.entries[j], *b = &by_json.entries[j];
+      LADE_EXPECT_EQ_STR(a->name, b->name);
+      LADE_EXPECT(a->dtype == b->dtype && a->rank == b->rank && a->begin == b->begin && a->end == b->end);
+      LADE_EXPECT(memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0);
+    }
+    for (size_t j = 0; j < header.metadata_count; j++) {
+      LADE_EXPECT_EQ_STR(header.metadata[j].key, by_json.metadata[j].key);
+      LADE_EXPECT_EQ_STR(header.metadata[j].value, by_json.metadata[j].value);
+    }
+    ladei_loader_header_dispose(&header);
+    ladei_loader_header_dispose(&by_json);
+  }
+  LADE_EXPECT_GE_UINT(plain_count, 5000); /* a quarter is not changed at all */
+  LADE_EXPECT_GE_UINT(good_count, plain_count);
+}
+
+LADE_TEST(Header, PlainHeadersAreReadWithoutATree) {
+  ladei_loader_header header;
+  LADE_ASSERT_OK(parse("{\"a\":{" F32_4 ",\"data_offsets\":[0,16]}}", 16, &header));
+  LADE_EXPECT_EQ_PTR(header.root, NULL);
+  ladei_loader_header_dispose(&header);
+  LADE_ASSERT_OK(parse("{\"\xc3\xa4\":{" F32_4 ",\"data_offsets\":[0,16]}}", 16, &header));
+  LADE_EXPECT_NE_PTR(header.root, NULL);
+  LADE_EXPECT_EQ_STR(header.entries[0].name, "\xc3\xa4");
+  ladei_loader_header_dispose(&header);
 }
