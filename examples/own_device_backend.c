@@ -96,7 +96,7 @@ int main(int argc, char **argv) {
   lade_device_stats stats;
   lade_device_stats_init(&stats);
   LADE(lade_device_stats_get(own, &stats));
-  printf("backend %s: %llu blocks, at most %llu at a time, %llu waited for memory\n", lade_device_backend_name(own),
+  printf("own backend: %llu blocks, at most %llu at a time, %llu waited for memory\n",
          (unsigned long long)stats.allocation.all.allocated, (unsigned long long)stats.active.all.peak,
          (unsigned long long)stats.alloc_retries);
   if (s.free_count != SLOTS) fail("slots", "some did not come back");

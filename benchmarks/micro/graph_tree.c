@@ -352,7 +352,7 @@ static double bare_ns(const subject *s, uint64_t rounds) {
 
 static double bare_run(void *user) { return bare_ns(user, 100000); }
 
-/* Builds with asserts look behind each run at what the pool holds (lade_graph_tree_verify()), in memory of their own. */
+/* Builds with asserts look behind each run at what the pool holds (ladei_tree_verify()), in memory of their own. */
 #ifdef NDEBUG
 static const uint64_t allocations_allowed = 0;
 #else

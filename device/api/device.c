@@ -383,10 +383,6 @@ lade_status lade_device_allocator_create(lade_runtime *runtime, int device, cons
   return ladei_device_allocator_create(runtime, device, options, false, out);
 }
 
-const char *lade_device_backend_name(const lade_device_allocator *allocator) {
-  return allocator == NULL ? "" : allocator->backend->name;
-}
-
 lade_status ladei_device_allocator_check(lade_device_allocator *allocator) {
   return allocator->backend->check(allocator);
 }

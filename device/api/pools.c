@@ -67,22 +67,14 @@ lade_status lade_device_pool_resume(lade_device_allocator *allocator, lade_devic
 
 /* ---- Scopes ------------------------------------------------------------------------------------------------------ */
 
-lade_status lade_device_scope_begin_thread(lade_device_allocator *allocator, lade_device_pool_id id,
-                                           uint64_t *out_scope) {
+lade_status lade_device_scope_begin(lade_device_allocator *allocator, lade_device_pool_id id,
+                                    const lade_stream *streams, size_t stream_count, uint64_t *out_scope) {
   lade_status status = ladei_device_check_call(allocator, __func__);
+  bool of_thread = stream_count == LADE_DEVICE_SCOPE_THREAD;
   if (status != LADE_OK) return status;
   if (out_scope == NULL) return ladei_error_null(__func__, "out_scope");
-  LADEI_HELD(status, LADEI_DEVICE_NATIVE(scope_begin_thread, allocator, id, out_scope));
-  return ladei_device_recounted(allocator, status);
-}
-
-lade_status lade_device_scope_begin_streams(lade_device_allocator *allocator, lade_device_pool_id id,
-                                            const lade_stream *streams, size_t stream_count, uint64_t *out_scope) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
-  if (out_scope == NULL) return ladei_error_null(__func__, "out_scope");
-  if (stream_count > 0 && streams == NULL) return ladei_error_null(__func__, "streams");
-  LADEI_HELD(status, LADEI_DEVICE_NATIVE(scope_begin_streams, allocator, id, streams, stream_count, out_scope));
+  if (stream_count > 0 && !of_thread && streams == NULL) return ladei_error_null(__func__, "streams");
+  LADEI_HELD(status, LADEI_DEVICE_NATIVE(scope_begin, allocator, id, streams, stream_count, out_scope));
   return ladei_device_recounted(allocator, status);
 }
 

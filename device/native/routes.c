@@ -158,16 +158,12 @@ static lade_status scope_begin(lade_device_allocator *allocator, const char *cal
   return status;
 }
 
-lade_status ladei_device_native_scope_begin_thread(lade_device_allocator *allocator, lade_device_pool_id id,
-                                                   uint64_t *out_scope) {
-  return scope_begin(allocator, "lade_device_scope_begin_thread", id, LADEI_DEVICE_ROUTE_THREAD, NULL, 0, out_scope);
-}
-
-lade_status ladei_device_native_scope_begin_streams(lade_device_allocator *allocator, lade_device_pool_id id,
-                                                    const lade_stream *streams, size_t stream_count,
-                                                    uint64_t *out_scope) {
-  return scope_begin(allocator, "lade_device_scope_begin_streams", id, LADEI_DEVICE_ROUTE_STREAMS, streams,
-                     stream_count, out_scope);
+lade_status ladei_device_native_scope_begin(lade_device_allocator *allocator, lade_device_pool_id id,
+                                            const lade_stream *streams, size_t stream_count, uint64_t *out_scope) {
+  static const char call[] = "lade_device_scope_begin";
+  if (stream_count == LADE_DEVICE_SCOPE_THREAD)
+    return scope_begin(allocator, call, id, LADEI_DEVICE_ROUTE_THREAD, NULL, 0, out_scope);
+  return scope_begin(allocator, call, id, LADEI_DEVICE_ROUTE_STREAMS, streams, stream_count, out_scope);
 }
 
 lade_status ladei_device_native_scope_end(lade_device_allocator *allocator, uint64_t scope) {

@@ -29,7 +29,7 @@ typedef struct ladei_device_backend_setup {
 } ladei_device_backend_setup;
 
 typedef struct ladei_device_backend {
-  const char *name; /* as lade_device_backend_name() says it */
+  const char *name; /* for texts and the log */
   /* It is native: blocks and segments are in the allocator's heap. History, trackers and snapshots show them, and there
    * is what no table has: exports, pools as objects, scopes, providers, checkpoints (native/native.h). */
   bool has_heap;

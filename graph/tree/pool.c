@@ -76,11 +76,12 @@ lade_status ladei_tree_routes_begin(lade_graph_tree *tree, bool capture, ladei_t
     status = lade_device_pool_begin(tree->allocator, tree->pool, &tree->stream.handle, 1);
     out->capture = status == LADE_OK;
   } else {
-    status = lade_device_scope_begin_streams(tree->allocator, tree->pool, &tree->stream.handle, 1, &out->scopes[0]);
+    status = lade_device_scope_begin(tree->allocator, tree->pool, &tree->stream.handle, 1, &out->scopes[0]);
     out->scope_count = status == LADE_OK;
   }
   if (status == LADE_OK) {
-    status = lade_device_scope_begin_thread(tree->allocator, tree->pool, &out->scopes[out->scope_count]);
+    status = lade_device_scope_begin(tree->allocator, tree->pool, NULL, LADE_DEVICE_SCOPE_THREAD,
+                                     &out->scopes[out->scope_count]);
     out->scope_count += status == LADE_OK;
   }
   ladei_tree_pool_leave(tree);

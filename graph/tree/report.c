@@ -55,7 +55,7 @@ lade_status lade_graph_tree_stats_get(lade_graph_tree *tree, lade_graph_tree_sta
   return ladei_stats_write("lade_graph_tree_stats", &own, sizeof own, stats);
 }
 
-lade_status lade_graph_tree_verify(lade_graph_tree *tree) {
+lade_status ladei_tree_verify(lade_graph_tree *tree) {
   lade_status status = ladei_tree_enter(tree, __func__);
   if (status != LADE_OK) return status;
   status = ladei_tree_awake_begin(tree, __func__);

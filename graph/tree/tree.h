@@ -367,6 +367,10 @@ void ladei_tree_block_free(lade_graph_tree *tree, uint64_t address);
 /* Checks T2, and the core's invariants. */
 lade_status ladei_tree_check(lade_graph_tree *tree);
 
+/* Checks T2 and the core's invariants, as a call of its own: for tests. Builds without NDEBUG do so after each run. LADE_ERR_INTERNAL
+ * names the fault; LADE_ERR_BUSY, LADE_ERR_OUT_OF_HOST_MEMORY. */
+lade_status ladei_tree_verify(lade_graph_tree *tree);
+
 /* Lets the next run fail, so that tests see what it leaves. Faults (ladei_tree_fault) of several calls add up. They are forgotten at
  * that run's end, whether it came to them or not. */
 lade_status ladei_tree_fail_next(lade_graph_tree *tree, uint32_t faults);

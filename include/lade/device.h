@@ -452,9 +452,6 @@ LADE_API lade_status lade_device_configure(lade_device_allocator *allocator, con
  * not be given back at its free, goes back later, at the latest with lade_device_empty_cache() or a destroy that waits.
  */
 
-/** Name of an allocator's backend: "native", "cudaMallocAsync" or "pluggable"; static. Threads: any. */
-LADE_API const char *lade_device_backend_name(const lade_device_allocator *allocator);
-
 /**
  * Callbacks of a pluggable backend. They are called in the thread of the call that needs them, with no lock held, and
  * may call lade. Fields are appended only.
@@ -804,7 +801,7 @@ LADE_API lade_status lade_device_shared_close(lade_device_allocator *allocator, 
  *   lade_device_pool_id pool;
  *   uint64_t scope;
  *   lade_device_pool_create(allocator, NULL, &pool);
- *   lade_device_scope_begin_thread(allocator, pool, &scope);
+ *   lade_device_scope_begin(allocator, pool, NULL, LADE_DEVICE_SCOPE_THREAD, &scope);
  *   ... allocations of this thread ...
  *   lade_device_scope_end(allocator, scope);
  *   lade_device_pool_release(allocator, pool);           its memory goes back with the next empty_cache or shortage
@@ -870,29 +867,23 @@ LADE_API lade_status lade_device_pool_create(lade_device_allocator *allocator, c
  * pool unknown or released; LADE_ERR_UNSUPPORTED; LADE_ERR_FORKED. */
 LADE_API lade_status lade_device_pool_retain(lade_device_allocator *allocator, lade_device_pool_id id);
 
-/**
- * Route the calling thread's allocations to a pool, on whatever stream, until the scope's end. Threads that it starts
- * are not routed. A call of lade_device_alloc() belongs to the thread that makes it.
- *
- * @param out_scope  [out] Names the scope in this allocator, and no other one ever. Untouched on error.
- *
- * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT for a pool unknown or released; LADE_ERR_BUSY for a suspended pool, and
- * for that of a graph tree (lade/graph.h); LADE_ERR_UNSUPPORTED; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
- */
-LADE_API lade_status lade_device_scope_begin_thread(lade_device_allocator *allocator, lade_device_pool_id id,
-                                                    uint64_t *out_scope);
+/** For lade_device_scope_begin(): the calling thread. */
+#define LADE_DEVICE_SCOPE_THREAD SIZE_MAX
 
 /**
- * The same for allocations on some streams, by whatever thread.
+ * Route allocations to a pool until the scope's end: those of the calling thread, on whatever stream, or those on some streams, by
+ * whatever thread. Threads that the calling one starts are not routed. A call of lade_device_alloc() belongs to the thread that makes it.
  *
- * @param streams       Borrowed for the call.
- * @param stream_count  0: every stream.
+ * @param streams       Borrowed for the call. NULL for the calling thread and for every stream.
+ * @param stream_count  LADE_DEVICE_SCOPE_THREAD: the calling thread. 0: every stream.
+ * @param out_scope     [out] Names the scope in this allocator, and no other one ever. Untouched on error.
  *
- * As lade_device_scope_begin_thread(); also the errors of a wrong stream.
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT for a pool unknown or released; LADE_ERR_BUSY for a suspended pool, and
+ * for that of a graph tree (lade/graph.h); LADE_ERR_UNSUPPORTED; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED; the errors of a wrong
+ * stream.
  */
-LADE_API lade_status lade_device_scope_begin_streams(lade_device_allocator *allocator, lade_device_pool_id id,
-                                                     const lade_stream *streams, size_t stream_count,
-                                                     uint64_t *out_scope);
+LADE_API lade_status lade_device_scope_begin(lade_device_allocator *allocator, lade_device_pool_id id,
+                                             const lade_stream *streams, size_t stream_count, uint64_t *out_scope);
 
 /**
  * End a scope, in any order. Blocks allocated meanwhile stay valid.

@@ -599,10 +599,6 @@ typedef lade_status (*lade_graph_writer)(void *user, const void *data, size_t by
  * in a body. */
 LADE_API lade_status lade_graph_tree_dump(lade_graph_tree *tree, lade_graph_writer writer, void *user);
 
-/** Check that the pool holds exactly the memory that lives, and the tree's own invariants. Builds without NDEBUG do so
- * after each run. As lade_graph_tree_stats_get(); LADE_ERR_INTERNAL names the fault; LADE_ERR_OUT_OF_HOST_MEMORY. */
-LADE_API lade_status lade_graph_tree_verify(lade_graph_tree *tree);
-
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 /**
@@ -615,7 +611,7 @@ LADE_API lade_status lade_graph_tree_reserve(lade_graph_tree *tree, size_t bytes
 /**
  * Give back what no recording that is left ever used, and no valid buffer lies in. (lade_device_pool_suspend() of the tree's pool,
  * lade_graph_tree_stats.pool, gives all of it back for a while, and no recording has to be made again: until
- * lade_device_pool_resume() runs, reserve, trim, verify and destroy are LADE_ERR_BUSY, and buffers stay valid.)
+ * lade_device_pool_resume() runs, reserve, trim and destroy are LADE_ERR_BUSY, and buffers stay valid.)
  *
  * @param out_bytes  [out] NULL: not wanted. Untouched on error.
  *

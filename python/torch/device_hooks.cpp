@@ -28,7 +28,7 @@ lade_device_pool_id pool_id(DeviceHooks::PoolId id) { return lade_device_pool_id
 class Route {
 public:
   Route(lade_device_allocator *allocator, DeviceHooks::PoolId id) : allocator_(allocator) {
-    check(lade_device_scope_begin_thread(allocator, pool_id(id), &scope_));
+    check(lade_device_scope_begin(allocator, pool_id(id), NULL, LADE_DEVICE_SCOPE_THREAD, &scope_));
   }
   ~Route() { (void)lade_device_scope_end(allocator_, scope_); }
   Route(const Route &) = delete;

@@ -9,7 +9,7 @@
 // D2  A failure is no NULL, as PyTorch does not look: c10::OutOfMemoryError is thrown. NULL is what a tensor without elements has, as of
 //     PyTorch's allocator.
 // D3  A block that a capture's filter takes comes from the pool of that capture, which has PyTorch's number. Pools know nothing of
-//     filters, so the one call is routed: lade_device_scope_begin_thread() around it. That the pool is captured into lade knows by
+//     filters, so the one call is routed: lade_device_scope_begin() around it. That the pool is captured into lade knows by
 //     lade_device_pool_begin(), with a stream that nobody allocates on.
 // D4  underway_ is 0 while no capture is under way: then an allocation pays one load.
 // D5  A segment of a MemPool goes back as by cudaFree, which waits for the device: nobody has told lade which streams used it.

@@ -73,9 +73,9 @@ static void scenario_objects(lade_device_allocator *allocator, const lade_stream
     options.flags = i == 0 ? LADE_DEVICE_POOL_USE_ON_OOM : LADE_DEVICE_POOL_NO_SPLIT;
     LADE_EXPECT_OK(lade_device_pool_create(allocator, &options, &ids[i]));
   }
-  LADE_EXPECT_OK(lade_device_scope_begin_thread(allocator, ids[0], &scopes[0]));
+  LADE_EXPECT_OK(lade_device_scope_begin(allocator, ids[0], NULL, LADE_DEVICE_SCOPE_THREAD, &scopes[0]));
   support_note(first, lade_device_alloc(allocator, 40 * MIB, streams[0], &blocks[0]));
-  LADE_EXPECT_OK(lade_device_scope_begin_thread(allocator, ids[1], &scopes[1]));
+  LADE_EXPECT_OK(lade_device_scope_begin(allocator, ids[1], NULL, LADE_DEVICE_SCOPE_THREAD, &scopes[1]));
   for (int i = 1; i < 3; i++) support_note(first, lade_device_alloc(allocator, 3 * MIB, streams[1], &blocks[i]));
   LADE_EXPECT_OK(lade_device_scope_end(allocator, scopes[0]));
   LADE_EXPECT_OK(lade_device_scope_end(allocator, scopes[1]));

@@ -199,7 +199,7 @@ LADE_TEST(DeviceSearch, ReadyHasNothingWhereSearchesAreCounted) {
   lade_device_pool_id pool;
   uint64_t scope;
   LADE_ASSERT_OK(lade_device_pool_create(f.allocator, NULL, &pool));
-  LADE_ASSERT_OK(lade_device_scope_begin_thread(f.allocator, pool, &scope));
+  LADE_ASSERT_OK(lade_device_scope_begin(f.allocator, pool, NULL, LADE_DEVICE_SCOPE_THREAD, &scope));
   expect_not_ready(&f, 1000, 0);
   LADE_EXPECT_OK(lade_device_scope_end(f.allocator, scope));
   LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool));

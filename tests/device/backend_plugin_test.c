@@ -2,6 +2,7 @@
 /* Pluggable backends: what callbacks are given, when they are called, and what is refused without them. */
 #include <string.h>
 
+#include "device/state/backend.h"
 #include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
@@ -122,7 +123,7 @@ LADE_TEST(DevicePlugin, CallbacksGetWhatTheLedgerKept) {
   lade_device_plugin plugin = plugin_for(&a);
   device_fixture f;
   if (!open_plugged(&f, &plugin, NULL)) return;
-  LADE_EXPECT_EQ_STR(lade_device_backend_name(f.allocator), "pluggable");
+  LADE_EXPECT_EQ_STR(f.allocator->backend->name, "pluggable");
   char *x = device_fixture_alloc(&f, 1000, 1);
   char *y = device_fixture_alloc(&f, 10, 2);
   LADE_EXPECT_EQ_PTR(x, a.memory[0]);

@@ -5,6 +5,7 @@
  */
 #include <pthread.h>
 
+#include "device/state/backend.h"
 #include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
@@ -32,7 +33,7 @@ static uint64_t frees(device_fixture *f) { return support_call_count(f->runtime,
 LADE_TEST_P(DevicePoolBackend, BlocksAreUsableMemoryAndCounted, SUPPORT_RUNTIMES, name) {
   device_fixture f;
   if (!open_limited(&f, name, 0)) return;
-  LADE_EXPECT_EQ_STR(lade_device_backend_name(f.allocator), "cudaMallocAsync");
+  LADE_EXPECT_EQ_STR(f.allocator->backend->name, "cudaMallocAsync");
   char *a = device_fixture_alloc(&f, 1000, 0);
   char *b = device_fixture_alloc(&f, 3 * MIB, 1);
   device_fixture_fill(&f, a, 3, 1000, 0);

@@ -73,7 +73,7 @@ LADE_TEST(DeviceCaching, OffCapturesAndScopesKeepTheirPools) {
   LADE_EXPECT_OK(lade_device_pool_create(f.allocator, NULL, &id));
   caching(&f, false);
   LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, graph, &f.streams[0], 1));
-  LADE_EXPECT_OK(lade_device_scope_begin_streams(f.allocator, id, &f.streams[1], 1, &scope));
+  LADE_EXPECT_OK(lade_device_scope_begin(f.allocator, id, &f.streams[1], 1, &scope));
   char *a = device_fixture_alloc(&f, 1000, 0), *b = device_fixture_alloc(&f, 1000, 1);
   device_fixture_free(&f, a);
   device_fixture_free(&f, b);
@@ -192,7 +192,7 @@ LADE_TEST(DeviceFreesHold, WhatACaptureMayHaveTakenStays) {
   lade_device_pool_id id;
   uint64_t scope;
   LADE_EXPECT_OK(lade_device_pool_create(f.allocator, &options, &id));
-  LADE_EXPECT_OK(lade_device_scope_begin_thread(f.allocator, id, &scope));
+  LADE_EXPECT_OK(lade_device_scope_begin(f.allocator, id, NULL, LADE_DEVICE_SCOPE_THREAD, &scope));
   device_fixture_free(&f, device_fixture_alloc(&f, 40 * MIB, 0));
   LADE_EXPECT_OK(lade_device_frees_hold(f.allocator, true));
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_pool_trim(f.allocator, id, NULL, 0, NULL));

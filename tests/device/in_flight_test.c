@@ -176,7 +176,7 @@ static bool awaited_resume_open(awaited_resume *own, size_t max_bytes) {
   if (!open_limited(&own->f, "cpu", 256 * MIB, max_bytes, true, LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS)) return false;
   lade_device_allocator *allocator = own->f.allocator;
   LADE_EXPECT_OK(lade_device_pool_create(allocator, NULL, &own->pool));
-  LADE_EXPECT_OK(lade_device_scope_begin_streams(allocator, own->pool, &own->f.streams[0], 1, &scope));
+  LADE_EXPECT_OK(lade_device_scope_begin(allocator, own->pool, &own->f.streams[0], 1, &scope));
   own->inside = device_fixture_alloc(&own->f, 60 * MIB, 0);
   LADE_EXPECT_OK(lade_device_scope_end(allocator, scope));
   LADE_EXPECT_OK(lade_device_pool_suspend(allocator, own->pool, NULL, NULL));

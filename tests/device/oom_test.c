@@ -76,7 +76,7 @@ LADE_TEST(DeviceOom, EveryTextBeginsAsProgramsKnowIt) {
   lade_device_pool_id pool;
   uint64_t scope = 0;
   LADE_EXPECT_OK(lade_device_pool_create(f.allocator, NULL, &pool));
-  LADE_EXPECT_OK(lade_device_scope_begin_thread(f.allocator, pool, &scope));
+  LADE_EXPECT_OK(lade_device_scope_begin(f.allocator, pool, NULL, LADE_DEVICE_SCOPE_THREAD, &scope));
   char *kept = device_fixture_alloc(&f, 4 * MIB, 0);
   LADE_EXPECT_OK(lade_device_scope_end(f.allocator, scope));
   expect_known(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 100 * MIB, f.streams[0], &out));

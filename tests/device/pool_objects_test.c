@@ -20,7 +20,7 @@ static lade_device_pool_id pool_create(device_fixture *f, uint32_t flags, const 
 
 static uint64_t thread_scope(device_fixture *f, lade_device_pool_id id) {
   uint64_t scope = 0;
-  LADE_EXPECT_OK(lade_device_scope_begin_thread(f->allocator, id, &scope));
+  LADE_EXPECT_OK(lade_device_scope_begin(f->allocator, id, NULL, LADE_DEVICE_SCOPE_THREAD, &scope));
   device_fixture_check(f);
   return scope;
 }
@@ -92,7 +92,8 @@ LADE_TEST(DevicePoolObjects, SegmentsGoWithTheLastUse) {
   LADE_EXPECT_OK(lade_device_pool_release(f.allocator, id));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_release(f.allocator, id));
   uint64_t scope;
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_scope_begin_thread(f.allocator, id, &scope));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT,
+                     lade_device_scope_begin(f.allocator, id, NULL, LADE_DEVICE_SCOPE_THREAD, &scope));
   LADE_EXPECT_EQ_UINT(info_of(&f, id).use_count, 0); /* released, and still there */
   device_fixture_empty_cache(&f);
   lade_device_pool_info_init(&info);
@@ -151,16 +152,16 @@ LADE_TEST(DevicePoolObjects, StreamScopesTakeTheirStreamsAlone) {
   if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
   lade_device_pool_id id = pool_create(&f, 0, NULL);
   uint64_t scope;
-  LADE_EXPECT_OK(lade_device_scope_begin_streams(f.allocator, id, &f.streams[1], 2, &scope));
+  LADE_EXPECT_OK(lade_device_scope_begin(f.allocator, id, &f.streams[1], 2, &scope));
   char *a = device_fixture_alloc(&f, 1000, 0), *b = device_fixture_alloc(&f, 1000, 2);
   LADE_EXPECT(has_exactly(&f, id, b));
   scope_end(&f, scope);
-  LADE_EXPECT_OK(lade_device_scope_begin_streams(f.allocator, id, NULL, 0, &scope));
+  LADE_EXPECT_OK(lade_device_scope_begin(f.allocator, id, NULL, 0, &scope));
   device_fixture_free(&f, b);
   char *c = device_fixture_alloc(&f, 1000, 0);
   LADE_EXPECT(has_exactly(&f, id, c)); /* every stream */
   scope_end(&f, scope);
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_scope_begin_streams(f.allocator, id, NULL, 1, &scope));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_scope_begin(f.allocator, id, NULL, 1, &scope));
   device_fixture_free(&f, a);
   device_fixture_free(&f, c);
   device_fixture_close(&f);
@@ -778,9 +779,9 @@ static void *thread_run(void *user) {
     uint64_t outer, inner;
     void *a = NULL, *b = NULL, *c = NULL;
     LADE_EXPECT_OK(lade_device_pool_create(allocator, NULL, &id));
-    LADE_EXPECT_OK(lade_device_scope_begin_thread(allocator, id, &outer));
+    LADE_EXPECT_OK(lade_device_scope_begin(allocator, id, NULL, LADE_DEVICE_SCOPE_THREAD, &outer));
     LADE_EXPECT_OK(lade_device_alloc(allocator, 1000, stream, &a));
-    LADE_EXPECT_OK(lade_device_scope_begin_thread(allocator, own->shared, &inner));
+    LADE_EXPECT_OK(lade_device_scope_begin(allocator, own->shared, NULL, LADE_DEVICE_SCOPE_THREAD, &inner));
     LADE_EXPECT_OK(lade_device_alloc(allocator, 2000, stream, &b));
     LADE_EXPECT_OK(lade_device_scope_end(allocator, inner));
     LADE_EXPECT_OK(lade_device_pool_release(allocator, id)); /* the scope still leads there */

@@ -147,9 +147,9 @@ static void op_scope(program *p) {
     LADE_EXPECT_OK(lade_device_scope_end(p->f.allocator, *scope));
     *scope = 0;
   } else if (below(p, 2) == 0) {
-    (void)lade_device_scope_begin_thread(p->f.allocator, pool_id((int)below(p, POOLS)), scope);
+    (void)lade_device_scope_begin(p->f.allocator, pool_id((int)below(p, POOLS)), NULL, LADE_DEVICE_SCOPE_THREAD, scope);
   } else {
-    (void)lade_device_scope_begin_streams(p->f.allocator, pool_id((int)below(p, POOLS)), p->f.streams, 2, scope);
+    (void)lade_device_scope_begin(p->f.allocator, pool_id((int)below(p, POOLS)), p->f.streams, 2, scope);
   }
 }
 

@@ -91,7 +91,7 @@ static lade_status pool_use(lade_runtime *runtime, void *user) {
   SUPPORT_TWICE(&first, lade_device_allocator_create(runtime, 0, &options, &p.allocator));
   for (int i = 0; i < 2; i++) SUPPORT_TWICE(&first, lade_stream_create(runtime, 0, &p.streams[i]));
   SUPPORT_TWICE(&first, lade_device_pool_create(p.allocator, NULL, &p.pool));
-  SUPPORT_TWICE(&first, lade_device_scope_begin_streams(p.allocator, p.pool, p.streams, 2, &scope));
+  SUPPORT_TWICE(&first, lade_device_scope_begin(p.allocator, p.pool, p.streams, 2, &scope));
   for (int i = 0; i < BLOCKS; i++) {
     void *block = NULL;
     SUPPORT_TWICE(&first, lade_device_alloc(p.allocator, sizes[i], p.streams[i / 2], &block));

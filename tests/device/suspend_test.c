@@ -57,7 +57,7 @@ static void expect_bytes(scene *s) {
 }
 
 static void scene_begin(scene *s) {
-  LADE_EXPECT_OK(lade_device_scope_begin_streams(s->f.allocator, s->pool, &s->f.streams[0], 1, &s->scope));
+  LADE_EXPECT_OK(lade_device_scope_begin(s->f.allocator, s->pool, &s->f.streams[0], 1, &s->scope));
 }
 
 static void scene_end(scene *s) { LADE_EXPECT_OK(lade_device_scope_end(s->f.allocator, s->scope)); }
@@ -193,7 +193,7 @@ LADE_TEST_P(SuspendedPool, IsBusy, SUPPORT_RUNTIMES, name) {
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_checkpoint_get(a, s.pool, &checkpoint));
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_checkpoint_set(a, before, &restored));
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_pool_begin(a, s.pool, &s.f.streams[0], 1));
-  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_scope_begin_thread(a, s.pool, &scope));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_scope_begin(a, s.pool, NULL, LADE_DEVICE_SCOPE_THREAD, &scope));
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_pool_trim(a, s.pool, NULL, 0, NULL));
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, suspend(&s, NULL));
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_allocator_destroy(a, false));

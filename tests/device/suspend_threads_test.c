@@ -57,7 +57,7 @@ static void go_on(const char *name, uint32_t flags) {
   options.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS | flags;
   if (!device_fixture_open_bytes(&s.f, name, &options)) return;
   LADE_ASSERT_OK(lade_device_pool_create(s.f.allocator, NULL, &s.pool));
-  LADE_ASSERT_OK(lade_device_scope_begin_streams(s.f.allocator, s.pool, &s.f.streams[1], 1, &scope));
+  LADE_ASSERT_OK(lade_device_scope_begin(s.f.allocator, s.pool, &s.f.streams[1], 1, &scope));
   char *kept = device_fixture_alloc(&s.f, 5000, 1);
   device_fixture_fill(&s.f, kept, 77, 5000, 1);
   for (int i = 0; i < THREADS; i++) {

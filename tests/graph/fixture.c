@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/tree/tree.h"
 #include "tests/shim/lade_test.h"
 
 static const lade_runtime_ops *ops_of(const graph_fixture *f) { return f->runtime->ops; }
@@ -157,7 +158,7 @@ lade_status graph_fixture_call_with(graph_fixture *f, lade_graph_function *funct
   size_t count = 0;
   lade_status status = lade_graph_tree_run(f->tree, function, call, outputs, 64, &count);
   lade_error error = *lade_last_error();
-  LADE_EXPECT_OK(lade_graph_tree_verify(f->tree));
+  LADE_EXPECT_OK(ladei_tree_verify(f->tree));
   if (status != LADE_OK && error.status != status) LADE_FAIL("the record says %s", error.text);
   return status;
 }
@@ -186,7 +187,7 @@ void graph_fixture_step(graph_fixture *f) { LADE_EXPECT_OK(lade_graph_tree_step(
 
 void graph_fixture_release(graph_fixture *f, lade_graph_value value) {
   LADE_EXPECT_OK(lade_graph_buffer_release(f->tree, value.buffer));
-  LADE_EXPECT_OK(lade_graph_tree_verify(f->tree));
+  LADE_EXPECT_OK(ladei_tree_verify(f->tree));
 }
 
 bool graph_fixture_valid(graph_fixture *f, lade_graph_value value) {

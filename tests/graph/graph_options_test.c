@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "graph/tree/tree.h"
 #include "tests/graph/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/crossing.h"
@@ -118,7 +119,7 @@ static void tree_use(stage *s, support_crossing *crossing, const crossed *given)
       &s->f, &script, inputs, flags, outputs, (lade_graph_mode)support_crossing_value(crossing, "mode"));
   for (int run = 0; run < RUNS && tree_run(s, crossing, function, run); run++)
     if (support_crossing_value(crossing, "steps") != 0) graph_fixture_step(&s->f);
-  LADE_EXPECT_OK(lade_graph_tree_verify(s->f.tree));
+  LADE_EXPECT_OK(ladei_tree_verify(s->f.tree));
   LADE_EXPECT(support_crossing_value(crossing, "hooks") == 0 || s->hooks > 0);
   lade_graph_tree_stats stats = graph_fixture_stats(&s->f);
   if (given->options.max_nodes != 0) LADE_EXPECT_LE_UINT(stats.nodes, given->options.max_nodes);

@@ -124,7 +124,7 @@ LADE_TEST(GraphHazard, graph_hazard_HZ08_outputs_outlive_their_function) {
     lade_graph_value out = step_run(&f, fa, NULL);
     LADE_EXPECT_EQ_UINT(graph_fixture_state(&f), (unsigned)(LADE_GRAPH_STATE_WARMUP + round));
     LADE_EXPECT_OK(lade_graph_tree_function_remove(f.tree, fa));
-    LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
+    LADE_EXPECT_OK(ladei_tree_verify(f.tree));
     LADE_EXPECT_OK(lade_device_empty_cache(f.allocator));
     graph_fixture_expect(&f, &out, 1);
     LADE_EXPECT_EQ_UINT(graph_fixture_stats(&f).nodes, 0);

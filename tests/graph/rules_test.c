@@ -2,6 +2,7 @@
 /* The rules of graph trees, one by one: the acceptance checks of the behaviour by number, and each criterion of a match. */
 #include <string.h>
 
+#include "graph/tree/tree.h"
 #include "tests/graph/fixture.h"
 #include "tests/shim/lade_test.h"
 
@@ -259,12 +260,12 @@ LADE_TEST(GraphRules, SuspendedTreesKeepBuffersAndRecordings) {
     LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_run(f.tree, fa, &call, &other, 1, NULL));
     LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_reserve(f.tree, MIB));
     LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_trim(f.tree, NULL));
-    LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_verify(f.tree));
+    LADE_EXPECT_STATUS(LADE_ERR_BUSY, ladei_tree_verify(f.tree));
     LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_destroy(f.tree, false));
     LADE_EXPECT_OK(lade_graph_buffer_release(f.tree, other.buffer)); /* its block goes behind the resume */
     LADE_EXPECT_OK(lade_device_pool_resume(f.allocator, graph_fixture_pool(&f)));
     LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_resume(f.allocator, graph_fixture_pool(&f)));
-    LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
+    LADE_EXPECT_OK(ladei_tree_verify(f.tree));
     graph_fixture_expect(&f, &out, 1);
     graph_fixture_release(&f, out);
   }

@@ -281,7 +281,7 @@ static lade_status misbehave(lade_stream stream, void *user) {
     lade_device_pool_options_init(&other);
     other.id = (lade_device_pool_id){9, 9};
     LADE_EXPECT_OK(lade_device_pool_create(f->allocator, &other, &id));
-    LADE_EXPECT_OK(lade_device_scope_begin_thread(f->allocator, id, &scope));
+    LADE_EXPECT_OK(lade_device_scope_begin(f->allocator, id, NULL, LADE_DEVICE_SCOPE_THREAD, &scope));
     LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_device_alloc(f->allocator, BYTES, stream, &block));
     LADE_EXPECT_OK(lade_device_scope_end(f->allocator, scope));
     LADE_EXPECT_OK(lade_device_pool_release(f->allocator, id));

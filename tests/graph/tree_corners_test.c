@@ -37,7 +37,7 @@ LADE_TEST(GraphCorner, BodyFreesByItselfAndGetsTheBlockAgain) {
   for (size_t i = 0; i < 3; i++) {
     graph_fixture_step(&f);
     graph_fixture_run(&f, function, NULL, 0, &out, dids[i]);
-    LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
+    LADE_EXPECT_OK(ladei_tree_verify(f.tree));
     graph_fixture_expect(&f, &out, 7);
     graph_fixture_release(&f, out);
   }
@@ -64,7 +64,7 @@ LADE_TEST(GraphCorner, BodyFreesAnOutputAndGetsTheBlockAgain) {
   lade_graph_function *function = graph_fixture_function(&f, &script, 0, NULL, 1);
   LADE_EXPECT_STATUS(LADE_ERR_CALLBACK, graph_fixture_call(&f, function, NULL, 0, &out));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "not its own");
-  LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
+  LADE_EXPECT_OK(ladei_tree_verify(f.tree));
   graph_fixture_close(&f);
 }
 
@@ -104,7 +104,7 @@ static void input_freed(lade_status (*body)(graph_fixture *, lade_graph_context 
   graph_fixture_step(&f);
   LADE_EXPECT_STATUS(LADE_ERR_CALLBACK, graph_fixture_call(&f, function, &in, 1, &out));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "not its own");
-  LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
+  LADE_EXPECT_OK(ladei_tree_verify(f.tree));
   graph_fixture_memory_free(&f, in);
   graph_fixture_close(&f);
 }
@@ -133,7 +133,7 @@ LADE_TEST(GraphCorner, BodyFreesAnOlderOutputAndGetsTheBlock) {
   older = made.address;
   LADE_EXPECT_STATUS(LADE_ERR_CALLBACK, graph_fixture_call(&f, wrong, NULL, 0, &out));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "not its own");
-  LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
+  LADE_EXPECT_OK(ladei_tree_verify(f.tree));
   LADE_EXPECT(!graph_fixture_valid(&f, made)); /* the body freed it */
   graph_fixture_close(&f);
 }
@@ -285,7 +285,7 @@ LADE_TEST(GraphCorner, BuffersAreReleasedInTheCodeOfACapture) {
     graph_fixture_release(&f, out);
     LADE_EXPECT_OK(lade_graph_capture_end(state, &graph));
     LADE_EXPECT_OK(lade_graph_destroy(graph, true));
-    LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
+    LADE_EXPECT_OK(ladei_tree_verify(f.tree));
   }
   graph_fixture_close(&f);
 }
@@ -313,7 +313,7 @@ LADE_TEST(GraphCorner, PathsEndInTheCodeOfACapture) {
   graph_fixture_run(&f, fb, NULL, 0, &other, LADE_GRAPH_DID_REPLAY);
   LADE_EXPECT_OK(lade_graph_capture_abort(state));
   LADE_EXPECT(!graph_fixture_valid(&f, out));
-  LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
+  LADE_EXPECT_OK(ladei_tree_verify(f.tree));
   graph_fixture_release(&f, other);
   graph_fixture_close(&f);
 }
@@ -510,7 +510,7 @@ LADE_TEST(GraphCorner, PoolIsSuspendedAndResumedByItsId) {
     LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_destroy(f.tree, false));
     LADE_EXPECT_OK(lade_graph_buffer_release(f.tree, out.buffer)); /* its block goes behind the resume */
     LADE_EXPECT_OK(lade_device_pool_resume(f.allocator, state.pool));
-    LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
+    LADE_EXPECT_OK(ladei_tree_verify(f.tree));
   }
   graph_fixture_run(&f, make, NULL, 0, &first, LADE_GRAPH_DID_REPLAY);
   graph_fixture_run(&f, make, NULL, 0, &out, LADE_GRAPH_DID_RECORD); /* behind it, so that both have blocks */
@@ -518,7 +518,7 @@ LADE_TEST(GraphCorner, PoolIsSuspendedAndResumedByItsId) {
   LADE_EXPECT_OK(lade_graph_buffer_release(f.tree, first.buffer));
   LADE_EXPECT_OK(lade_graph_buffer_release(f.tree, out.buffer));
   LADE_EXPECT_OK(lade_device_pool_resume(f.allocator, state.pool));
-  LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
+  LADE_EXPECT_OK(ladei_tree_verify(f.tree));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_resume(f.allocator, state.pool));
   graph_fixture_step(&f);
   graph_fixture_run(&f, make, NULL, 0, &out, LADE_GRAPH_DID_REPLAY);
@@ -905,7 +905,7 @@ static bool warmup_join_fails(const char *op, uint64_t nth) {
   lade_status status = lade_graph_tree_run(f.tree, copy, &call, &copied, 1, NULL);
   LADE_EXPECT_OK(lade_soft_fault_clear(f.runtime));
   LADE_EXPECT_OK(lade_soft_call_count(f.runtime, op, &after));
-  LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
+  LADE_EXPECT_OK(ladei_tree_verify(f.tree));
   /* The memory of the copy, most likely: what the program does with it is ordered behind the body. */
   LADE_EXPECT_OK(lade_device_alloc(f.allocator, MIB, f.streams[0], &block));
   LADE_EXPECT_OK(lade_fill_async(f.runtime, block, 9, MIB, f.streams[0]));

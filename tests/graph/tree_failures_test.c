@@ -133,7 +133,7 @@ static bool is_valid(program *p, const lade_graph_value *value) {
 
 static void expect_sound(program *p) {
   looks = true;
-  LADE_EXPECT_OK(lade_graph_tree_verify(p->tree));
+  LADE_EXPECT_OK(ladei_tree_verify(p->tree));
   looks = false;
 }
 

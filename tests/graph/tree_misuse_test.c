@@ -243,7 +243,7 @@ LADE_TEST(GraphMisuse, PoolInUse) {
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_tree_create(m.f.allocator, &options, &tree));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "another graph tree");
   LADE_EXPECT_OK(lade_device_pool_create(m.f.allocator, NULL, &options.pool));
-  LADE_EXPECT_OK(lade_device_scope_begin_thread(m.f.allocator, options.pool, &scope));
+  LADE_EXPECT_OK(lade_device_scope_begin(m.f.allocator, options.pool, NULL, LADE_DEVICE_SCOPE_THREAD, &scope));
   LADE_EXPECT_OK(lade_device_alloc(m.f.allocator, MIB, m.f.streams[0], &block));
   LADE_EXPECT_OK(lade_device_scope_end(m.f.allocator, scope));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_tree_create(m.f.allocator, &options, &tree));
@@ -283,9 +283,9 @@ static void expect_pool_refused(graph_fixture *f, bool in_body) {
   options.stream = f->streams[1];
   options.pool = state.pool;
   lade_device_allocator *allocator = f->allocator;
-  expect_the_trees_alone(lade_device_scope_begin_thread(allocator, state.pool, &scope));
-  expect_the_trees_alone(lade_device_scope_begin_streams(allocator, state.pool, f->streams, 2, &scope));
-  expect_the_trees_alone(lade_device_scope_begin_streams(allocator, state.pool, NULL, 0, &scope));
+  expect_the_trees_alone(lade_device_scope_begin(allocator, state.pool, NULL, LADE_DEVICE_SCOPE_THREAD, &scope));
+  expect_the_trees_alone(lade_device_scope_begin(allocator, state.pool, f->streams, 2, &scope));
+  expect_the_trees_alone(lade_device_scope_begin(allocator, state.pool, NULL, 0, &scope));
   if (in_body) return;
   expect_the_trees_alone(lade_device_pool_begin(allocator, state.pool, f->streams, 2));
   expect_the_trees_alone(lade_device_pool_trim(allocator, state.pool, NULL, 0, &bytes));
@@ -330,7 +330,7 @@ LADE_TEST(GraphMisuse, PoolThatAScopeOrACaptureLeadsTo) {
   lade_graph_tree_options_init(&options);
   if (!misuse_open(&m)) return;
   LADE_EXPECT_OK(lade_device_pool_create(m.f.allocator, NULL, &options.pool));
-  LADE_EXPECT_OK(lade_device_scope_begin_streams(m.f.allocator, options.pool, m.f.streams, 2, &scope));
+  LADE_EXPECT_OK(lade_device_scope_begin(m.f.allocator, options.pool, m.f.streams, 2, &scope));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_tree_create(m.f.allocator, &options, &tree));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "which a scope leads to");
   LADE_EXPECT_OK(lade_device_scope_end(m.f.allocator, scope));
@@ -341,7 +341,8 @@ LADE_TEST(GraphMisuse, PoolThatAScopeOrACaptureLeadsTo) {
   LADE_EXPECT_OK(lade_device_pool_release(m.f.allocator, options.pool));
   LADE_EXPECT_OK(lade_graph_tree_create(m.f.allocator, &options, &tree));
   LADE_EXPECT_OK(lade_graph_tree_destroy(tree, true));
-  LADE_EXPECT_OK(lade_device_scope_begin_thread(m.f.allocator, options.pool, &scope)); /* the program's again */
+  LADE_EXPECT_OK(lade_device_scope_begin(m.f.allocator, options.pool, NULL, LADE_DEVICE_SCOPE_THREAD,
+                                         &scope)); /* the program's again */
   LADE_EXPECT_OK(lade_device_scope_end(m.f.allocator, scope));
   LADE_EXPECT_OK(lade_device_pool_release(m.f.allocator, options.pool));
   misuse_close(&m);
@@ -614,7 +615,7 @@ static bool child_is_refused(misuse_fixture *m, lade_graph *graph) {
   const lade_status answers[] = {
       graph_fixture_call(&m->f, m->copy, &m->out, 1, &copy),
       lade_graph_tree_step(tree),
-      lade_graph_tree_verify(tree),
+      ladei_tree_verify(tree),
       lade_graph_tree_stats_get(tree, &stats),
       lade_graph_tree_create(m->f.allocator, NULL, &other),
       lade_graph_buffer_get(tree, m->out.buffer, &address, NULL),

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/tree/tree.h"
 #include "lade/graph.h"
 #include "runtime/ops.h"
 #include "tests/shim/lade_test.h"
@@ -86,7 +87,7 @@ static lade_graph_value run(program *p, lade_graph_function *function, uint64_t 
   call.inputs = in;
   call.input_count = in != NULL;
   LADE_EXPECT_OK(lade_graph_tree_run(p->tree, function, &call, &out, 1, NULL));
-  LADE_EXPECT_OK(lade_graph_tree_verify(p->tree));
+  LADE_EXPECT_OK(ladei_tree_verify(p->tree));
   return out;
 }
 

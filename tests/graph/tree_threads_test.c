@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "graph/tree/tree.h"
 #include "lade/graph.h"
 #include "runtime/ops.h"
 #include "tests/shim/lade_test.h"
@@ -146,7 +147,7 @@ LADE_TEST_P(GraphThreads, RunAndReleaseOnTwoTrees, support_cpu_only, name) {
   LADE_EXPECT_GT_SIZE(atomic_load(&s.released), 0);
   handed_release(&s);
   for (unsigned i = 0; i < TREES; i++) {
-    LADE_EXPECT_OK(lade_graph_tree_verify(s.trees[i]));
+    LADE_EXPECT_OK(ladei_tree_verify(s.trees[i]));
     /* What no thread released is lost with the path. */
     lade_graph_value last;
     LADE_EXPECT_OK(lade_graph_tree_step(s.trees[i]));
@@ -287,7 +288,7 @@ LADE_TEST_P(GraphThreads, SuspendBesideRuns, support_cpu_only, name) {
   LADE_EXPECT(u.fine);
   for (unsigned i = 0; i < RUNNERS; i++) LADE_EXPECT(workers[i].w.fine);
   for (unsigned i = 0; i < TREES; i++) {
-    LADE_EXPECT_OK(lade_graph_tree_verify(s.trees[i]));
+    LADE_EXPECT_OK(ladei_tree_verify(s.trees[i]));
     LADE_EXPECT_OK(lade_graph_tree_destroy(s.trees[i], true));
   }
   lade_soft_report report;
@@ -349,7 +350,7 @@ static lade_status calls_elsewhere(lade_graph_context *context, void *user) {
   expect_elsewhere(c, lade_graph_tree_trim(tree, &bytes));
   expect_elsewhere(c, lade_graph_tree_stream_retire(tree, context->stream));
   expect_elsewhere(c, lade_graph_tree_stats_get(tree, &stats));
-  expect_elsewhere(c, lade_graph_tree_verify(tree));
+  expect_elsewhere(c, ladei_tree_verify(tree));
   expect_elsewhere(c, lade_graph_tree_dump(tree, write_nothing, NULL));
   expect_elsewhere(c, lade_graph_tree_destroy(tree, true));
   return LADE_OK;

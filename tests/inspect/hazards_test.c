@@ -66,7 +66,8 @@ LADE_TEST(inspect_check_05, BlocksCoverTheirSegmentsAndSumsAreTheStatistics) {
   if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
   LADE_EXPECT_OK(lade_device_pool_create(f.allocator, NULL, &id));
   for (int i = 0; i < BLOCKS; i++) {
-    if (i == BLOCKS / 2) LADE_EXPECT_OK(lade_device_scope_begin_thread(f.allocator, id, &scope));
+    if (i == BLOCKS / 2)
+      LADE_EXPECT_OK(lade_device_scope_begin(f.allocator, id, NULL, LADE_DEVICE_SCOPE_THREAD, &scope));
     blocks[i] = device_fixture_alloc(&f, 100 + (size_t)(i * i * i * 31), i % 3);
   }
   LADE_EXPECT_OK(lade_device_scope_end(f.allocator, scope));

@@ -74,7 +74,8 @@ __attribute__((noinline)) static void device_step(program *p, device *d) {
   if (*block == NULL) {
     uint64_t scope = 0;
     bool scoped = below(p, 6) == 0;
-    if (scoped) CHECK(lade_device_scope_begin_thread(d->allocator, d->pools[below(p, POOLS)], &scope));
+    if (scoped)
+      CHECK(lade_device_scope_begin(d->allocator, d->pools[below(p, POOLS)], NULL, LADE_DEVICE_SCOPE_THREAD, &scope));
     if (lade_device_alloc(d->allocator, 1 + below(p, most[below(p, 4)]), stream, block) != LADE_OK) *block = NULL;
     if (scoped) CHECK(lade_device_scope_end(d->allocator, scope));
   } else if (below(p, 3) == 0) {

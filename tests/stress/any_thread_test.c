@@ -183,7 +183,7 @@ static void pools_use(worker *w) {
   if (!w->all->native) return;
   switch (below(w, 4)) {
   case 0:
-    if (lade_device_scope_begin_thread(allocator, id, &scope) != LADE_OK) break;
+    if (lade_device_scope_begin(allocator, id, NULL, LADE_DEVICE_SCOPE_THREAD, &scope) != LADE_OK) break;
     said(w, lade_device_alloc(allocator, 1 + below(w, 5000), w->stream, &block));
     GIVEN_BACK(w, lade_device_scope_end(allocator, scope));
     if (block != NULL) GIVEN_BACK(w, lade_device_free(allocator, block));

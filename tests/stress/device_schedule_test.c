@@ -295,7 +295,7 @@ static void op_pool_released(bench *own, int thread) {
 static void op_scope(bench *own, int thread) {
   uint64_t scope;
   (void)thread;
-  LADE_EXPECT_OK(lade_device_scope_begin_thread(own->allocator, LENDS, &scope));
+  LADE_EXPECT_OK(lade_device_scope_begin(own->allocator, LENDS, NULL, LADE_DEVICE_SCOPE_THREAD, &scope));
   int small = alloc(own, SMALL, 0), large = alloc(own, LARGE, 0);
   if (small >= 0) block_free(own, &own->blocks[small]);
   LADE_EXPECT_OK(lade_device_scope_end(own->allocator, scope));
@@ -309,7 +309,7 @@ static void op_object(bench *own, int thread) {
   uint64_t scope;
   (void)thread;
   LADE_EXPECT_OK(lade_device_pool_create(own->allocator, NULL, &id));
-  LADE_EXPECT_OK(lade_device_scope_begin_thread(own->allocator, id, &scope));
+  LADE_EXPECT_OK(lade_device_scope_begin(own->allocator, id, NULL, LADE_DEVICE_SCOPE_THREAD, &scope));
   LADE_EXPECT_OK(lade_device_pool_release(own->allocator, id));
   LADE_EXPECT_OK(lade_device_empty_cache(own->allocator));
   int place = alloc(own, SMALL, 0);
@@ -503,7 +503,7 @@ static void prepare(void *user) {
 
 static void pooled_make(bench *own, int thread) {
   uint64_t scope;
-  LADE_EXPECT_OK(lade_device_scope_begin_thread(own->allocator, SAVED, &scope));
+  LADE_EXPECT_OK(lade_device_scope_begin(own->allocator, SAVED, NULL, LADE_DEVICE_SCOPE_THREAD, &scope));
   LADE_EXPECT_OK(lade_device_alloc(own->allocator, SMALL, own->streams[0].handle, &own->pooled[thread]));
   LADE_EXPECT_OK(lade_device_scope_end(own->allocator, scope));
 }

@@ -376,8 +376,8 @@ static void pool_calls(objects *o) {
   lade_device_pool_info_init(&pool_info);
   CALL(lade_device_pool_create(o->allocator, NULL, &id));
   CALL(lade_device_pool_retain(o->allocator, o->pool_id));
-  CALL(lade_device_scope_begin_thread(o->allocator, o->pool_id, &number));
-  CALL(lade_device_scope_begin_streams(o->allocator, o->pool_id, &o->stream, 1, &number));
+  CALL(lade_device_scope_begin(o->allocator, o->pool_id, NULL, LADE_DEVICE_SCOPE_THREAD, &number));
+  CALL(lade_device_scope_begin(o->allocator, o->pool_id, &o->stream, 1, &number));
   CALL(lade_device_scope_end(o->allocator, 1));
   CALL(lade_device_pool_info_get(o->allocator, o->pool_id, &pool_info));
   CALL(lade_device_pool_trim(o->allocator, o->pool_id, NULL, 0, &number));
@@ -410,7 +410,6 @@ static void look_calls(objects *o) {
   CALL_ANY(lade_device_settings_get(o->allocator, &settings));
   CALL_ANY(lade_device_settings_write(o->allocator, text, sizeof text, &bytes));
   CALL(lade_device_configure(o->allocator, &settings));
-  CALL_ANY(lade_device_backend_name(o->allocator));
   CALL_ANY(lade_device_usage_get(o->allocator, &usage));
   CALL(lade_device_latency_set(o->allocator, false));
   CALL_ANY(lade_device_latency_each(o->allocator, stat_visit, NULL));
@@ -530,7 +529,6 @@ static void other_calls(objects *o) {
   CALL(lade_graph_tree_log_set(o->tree, NULL, NULL, (lade_graph_log_level)0));
   CALL_ANY(lade_graph_tree_stats_get(o->tree, &stats));
   CALL(lade_graph_tree_dump(o->tree, (lade_graph_writer)graph_write, NULL));
-  CALL(lade_graph_tree_verify(o->tree));
   CALL(lade_graph_tree_reserve(o->tree, 1 << 20));
   CALL(lade_graph_tree_trim(o->tree, &number));
   CALL(lade_group_check(o->group));

@@ -8,6 +8,7 @@
 
 #include "device/api/device.h"
 #include "device/state/checks.h"
+#include "graph/tree/tree.h"
 #include "lade/graph.h"
 #include "lade/soft.h"
 #include "runtime/ops.h"
@@ -170,7 +171,7 @@ static void op_look(bench *b, int thread) {
   (void)thread;
   lade_graph_tree_stats_init(&stats);
   LADE_EXPECT_OK(lade_graph_tree_stats_get(b->tree, &stats));
-  (void)allowed(lade_graph_tree_verify(b->tree));
+  (void)allowed(ladei_tree_verify(b->tree));
 }
 
 static const struct {
@@ -229,7 +230,7 @@ static void findings_expect_none(bench *b) {
 static void judge(void *user) {
   bench *b = user;
   if (!b->destroyed) {
-    LADE_EXPECT_OK(lade_graph_tree_verify(b->tree));
+    LADE_EXPECT_OK(ladei_tree_verify(b->tree));
     for (int i = 0; i < THREADS; i++) {
       bool valid = lade_graph_buffer_get(b->tree, b->own[i].buffer, NULL, NULL) == LADE_OK;
       LADE_EXPECT(b->held[i] > 0 || !valid);
@@ -237,7 +238,7 @@ static void judge(void *user) {
       expect_byte(b, &b->own[i], (unsigned char)(i + 1));
       while (b->held[i] > 0 && !lade_test_has_failed()) own_release(b, i);
     }
-    LADE_EXPECT_OK(lade_graph_tree_verify(b->tree));
+    LADE_EXPECT_OK(ladei_tree_verify(b->tree));
     LADE_EXPECT_OK(lade_graph_tree_destroy(b->tree, true));
   }
   LADE_EXPECT_EQ_UINT(ladei_device_active_count(b->allocator), 0);

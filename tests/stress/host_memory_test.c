@@ -82,7 +82,7 @@ static void pools_use(device_use *d) {
   lade_device_checkpoint *checkpoint = NULL;
   lade_device_restored *restored = NULL;
   SUPPORT_TWICE(&d->first, lade_device_pool_create(d->allocator, NULL, &pool));
-  SUPPORT_TWICE(&d->first, lade_device_scope_begin_streams(d->allocator, pool, d->streams, 1, &scope));
+  SUPPORT_TWICE(&d->first, lade_device_scope_begin(d->allocator, pool, d->streams, 1, &scope));
   SUPPORT_TWICE(&d->first, lade_device_alloc(d->allocator, LADEI_MIB, d->streams[0], &block));
   SUPPORT_TWICE(&d->first, lade_device_scope_end(d->allocator, scope));
   SUPPORT_TWICE(&d->first, lade_device_checkpoint_get(d->allocator, pool, &checkpoint));

@@ -667,7 +667,7 @@ static void selves_check(session *s) {
   uint64_t findings = report.freed_memory_used + report.unordered_reuse + report.stale_handles;
   if (findings != s->findings) wrong_print(s, "the device reports: %s", lade_soft_last_finding(s->runtime));
   s->findings = findings;
-  if (lade_graph_tree_verify(s->tree) != LADE_OK) wrong_print(s, "the tree: %s", lade_last_error()->text);
+  if (ladei_tree_verify(s->tree) != LADE_OK) wrong_print(s, "the tree: %s", lade_last_error()->text);
 }
 
 /* Handles with counts that this run has lost, in order of creation; their names are "R.O". */
