@@ -2,6 +2,7 @@
 //
 // The extension lade._lade: each file binds its own.
 #include "cupy_calls.h"
+#include "copies.h"
 #include "device.h"
 #include "device_view.h"
 #include "loader.h"
@@ -25,6 +26,7 @@ NB_MODULE(_lade, module) {
   bind_pinned(module);
   bind_device(module);
   bind_tensor_view(module);
+  bind_copies(module);
   bind_device_view(module);
   bind_pipeline(module);
   bind_safetensors(module);
