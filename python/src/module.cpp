@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The extension lade._lade: each file binds its own.
-#include "cupy_calls.h"
 #include "copies.h"
+#include "cupy_calls.h"
 #include "device.h"
 #include "device_view.h"
 #include "loader.h"

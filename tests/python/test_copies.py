@@ -2,6 +2,7 @@
 """lade.copy_blocks: pages between arrays by number."""
 
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -119,4 +120,5 @@ def test_refusals_name_the_block(device):
 
 def test_the_example_moves_pages():
     done = subprocess.run([sys.executable, str(ROOT / "examples" / "paged_cache.py"), "--software"], check=True, text=True, stdout=subprocess.PIPE)
-    assert "'engine_pieces': 0" in done.stdout
+    kernel, engine = (int(re.search(f"'{way}_pieces': ([0-9]+)", done.stdout)[1]) for way in ("kernel", "engine"))
+    assert kernel + engine == 2 * 11 * 4 * 1024  # all pages; the processor's copies may be as fast either way
