@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "loaders/checkpoint.h"
+#include "loaders/header_parse.h"
 #include "loaders/text.h"
 
 static lade_status memory_error(const char *what) {

@@ -4,7 +4,7 @@
  *
  *   {"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}, ...}   with blanks around
  *
- * A header as programs write it is read by header_plain.c. Any other goes through jansson, which refuses text that is not
+ * A header as programs write it is read by header_parse.c. Any other goes through jansson, which refuses text that is not
  * UTF-8, names given twice, numbers beyond 63 bits, and nesting without end; all other rules are checked here.
  *
  * I1  entries[0].begin = 0, entries[i].begin = entries[i - 1].end, and the last end is where the file ends.
@@ -21,7 +21,6 @@
 
 #include "base/error.h"
 #include "base/size.h"
-#include "loaders/header_plain.h"
 #include "loaders/text.h"
 
 static const char metadata_name[] = "__metadata__";
@@ -299,30 +298,19 @@ static void entries_sort(ladei_loader_header *header) {
   }
 }
 
-static lade_status header_finish(ladei_loader_header *header, lade_status status, uint64_t data_bytes,
-                                 ladei_loader_header *out) {
+lade_status ladei_loader_header_finish(ladei_loader_header *header, lade_status status, uint64_t data_bytes) {
   if (status == LADE_OK) entries_sort(header);
   if (status == LADE_OK) status = layout_check(header, data_bytes);
   if (status != LADE_OK) ladei_loader_header_dispose(header);
-  *out = *header;
   return status;
 }
 
 lade_status ladei_loader_header_parse_json(const char *text, size_t text_bytes, uint64_t data_bytes,
                                            ladei_loader_header *out) {
-  ladei_loader_header header = {0};
-  lade_status status = ladei_loader_json_read(text, text_bytes, "the header", &header.root);
-  if (status == LADE_OK) status = entries_read(&header);
-  return header_finish(&header, status, data_bytes, out);
-}
-
-lade_status ladei_loader_header_parse(const char *text, size_t text_bytes, uint64_t data_bytes,
-                                      ladei_loader_header *out) {
-  ladei_loader_header header;
-  bool plain;
-  lade_status status = ladei_loader_header_read_plain(text, text_bytes, &header, &plain);
-  if (status == LADE_OK && !plain) return ladei_loader_header_parse_json(text, text_bytes, data_bytes, out);
-  return header_finish(&header, status, data_bytes, out);
+  *out = (ladei_loader_header){0};
+  lade_status status = ladei_loader_json_read(text, text_bytes, "the header", &out->root);
+  if (status == LADE_OK) status = entries_read(out);
+  return ladei_loader_header_finish(out, status, data_bytes);
 }
 
 void ladei_loader_header_dispose(ladei_loader_header *header) {

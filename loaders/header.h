@@ -36,14 +36,13 @@ typedef struct ladei_loader_header {
 } ladei_loader_header;
 
 /*
- * Reads and checks a header; `data_bytes` follow it in the file. On failure *out is empty: LADE_ERR_FORMAT with the
- * cause in the text, or LADE_ERR_OUT_OF_HOST_MEMORY.
+ * Reads and checks a header by way of JSON; `data_bytes` follow it in the file. On failure *out is empty:
+ * LADE_ERR_FORMAT with the cause in the text, or LADE_ERR_OUT_OF_HOST_MEMORY.
  */
-lade_status ladei_loader_header_parse(const char *text, size_t text_bytes, uint64_t data_bytes,
-                                      ladei_loader_header *out);
-/* The same by way of JSON alone, as a header is read that is not plain (header_plain.h). */
 lade_status ladei_loader_header_parse_json(const char *text, size_t text_bytes, uint64_t data_bytes,
                                            ladei_loader_header *out);
+/* Orders entries that are read, and checks their places; after a failure, also that of `status`, *header is empty. */
+lade_status ladei_loader_header_finish(ladei_loader_header *header, lade_status status, uint64_t data_bytes);
 /* Of one that was parsed, or is all zero. */
 void ladei_loader_header_dispose(ladei_loader_header *header);
 

@@ -300,8 +300,56 @@ def _torch_shape(name, dtype, shape):
 def _as_torch(buffer, kind, shape, device):
     torch = _loaded("torch")
     if buffer.nbytes == 0:
-        return torch.empty(shape, dtype=kind, device="cpu" if device.software else f"cuda:{device.ordinal}")
+        return _torch_empty(kind, shape, device)
     return torch.from_dlpack(buffer).view(kind).view(shape)
+
+
+def _torch_empty(kind, shape, device):
+    return _loaded("torch").empty(shape, dtype=kind, device="cpu" if device.software else f"cuda:{device.ordinal}")
+
+
+_plain_torch_kinds: dict = {}
+
+
+def _torch_takes(torch, kind):
+    """Whether this torch has the type in DLPack, so that a tensor needs no view to have it."""
+    if kind not in _plain_torch_kinds:
+        try:
+            _plain_torch_kinds[kind] = torch.from_dlpack(torch.empty(1, dtype=kind)).dtype == kind
+        except (RuntimeError, BufferError, TypeError, ValueError):
+            _plain_torch_kinds[kind] = False
+    return _plain_torch_kinds[kind]
+
+
+_BYTES = {8: "uint8", 16: "int16", 32: "int32", 64: "int64"}
+
+
+def _torch_tensors(load, names, kinds, device):
+    """One capsule for each tensor, of its type and shape: no tensor is a view of another, and each has a storage of its own."""
+    torch = _loaded("torch")
+    types, views = [], {}
+    for dtype, kind in kinds.items():
+        pack = _TORCH_PACKS.get(dtype, 1)
+        name = _DTYPES[dtype][0]
+        if pack > 1 or not _torch_takes(torch, kind):
+            name, views[dtype] = _BYTES[_DTYPES[dtype][2] * pack], kind
+        types.append((dtype, name, pack))
+    stream = None if device.software else torch.cuda.current_stream(device.ordinal)
+    take_capsule = getattr(torch._C, "_from_dlpack", torch.utils.dlpack.from_dlpack)
+    out = dict.fromkeys(names)
+    for dtype, of_dtype, capsules in load.capsules(names, types, stream):
+        tensors = map(take_capsule, capsules)
+        if dtype in views:
+            kind = views[dtype]
+            tensors = (tensor.view(kind) for tensor in tensors)
+        out.update(zip(of_dtype, tensors))
+    empty = load.empty()
+    if empty:
+        rows = load.rows()
+        for number in empty:
+            dtype, shape, _, _ = rows[number]
+            out[names[number]] = _torch_empty(kinds[dtype], _torch_shape(names[number], dtype, shape), device)
+    return out
 
 
 def _as_numpy(buffer, kind, shape, device):
@@ -312,6 +360,16 @@ def _as_numpy(buffer, kind, shape, device):
     return numpy.asarray(buffer).view(kind).reshape(shape)
 
 
+def _numpy_tensors(load, names, kinds, device):
+    """Arrays over one array for each piece of memory."""
+    import numpy
+
+    array, empty = numpy.ndarray, numpy.empty
+    bases = [numpy.asarray(view) for view in load.segments()]
+    return {name: empty(shape, kinds[dtype]) if base is None else array(shape, kinds[dtype], bases[base], offset)
+            for name, (dtype, shape, base, offset) in zip(names, load.rows())}
+
+
 def _as_cupy(buffer, kind, shape, device):
     cupy = _loaded("cupy") or __import__("cupy")
     with cupy.cuda.Device(device.ordinal):
@@ -320,18 +378,30 @@ def _as_cupy(buffer, kind, shape, device):
         return cupy.from_dlpack(buffer).view(kind).reshape(shape)
 
 
+def _cupy_tensors(load, names, kinds, device):
+    """The same in CuPy."""
+    cupy = _loaded("cupy") or __import__("cupy")
+    with cupy.cuda.Device(device.ordinal):
+        array, empty = cupy.ndarray, cupy.empty
+        bases = [cupy.from_dlpack(view).data for view in load.segments()]
+        return {name: empty(shape, kinds[dtype]) if base is None else array(shape, kinds[dtype], bases[base] + offset)
+                for name, (dtype, shape, base, offset) in zip(names, load.rows())}
+
+
 def _same_shape(name, dtype, shape):
     return shape
 
 
 # dtype(name, dtype): the framework's own, and shape(name, dtype, shape): that of its tensor; both refuse what it has not.
 # make(buffer, dtype, shape, device): its tensor.
-_Framework = collections.namedtuple("_Framework", "dtype shape make")
+# make_all(load, names, dtypes by those of the file, device): the tensors of a load by name, whose bytes are perhaps not there yet.
+_Framework = collections.namedtuple("_Framework", "dtype shape make make_all")
 _OF_FRAMEWORK = {
-    "torch": _Framework(_torch_dtype, _torch_shape, _as_torch),
-    "numpy": _Framework(_numpy_dtype, _same_shape, _as_numpy),
-    "cupy": _Framework(_numpy_dtype, _same_shape, _as_cupy),
-    "lade": _Framework(lambda name, dtype: None, _same_shape, lambda buffer, kind, shape, device: buffer),
+    "torch": _Framework(_torch_dtype, _torch_shape, _as_torch, _torch_tensors),
+    "numpy": _Framework(_numpy_dtype, _same_shape, _as_numpy, _numpy_tensors),
+    "cupy": _Framework(_numpy_dtype, _same_shape, _as_cupy, _cupy_tensors),
+    "lade": _Framework(lambda name, dtype: None, _same_shape, lambda buffer, kind, shape, device: buffer,
+                       lambda load, names, kinds, device: dict(zip(names, load.views()))),
 }
 
 _Entry = collections.namedtuple("_Entry", "number name dtype shape bytes file offset")
@@ -414,9 +484,7 @@ class safe_open:
             self._file = _lade._Checkpoint(path)
         except (lade.FormatError, lade.TruncatedError, lade.IOError, lade.InvalidArgumentError) as error:
             raise _open_error(os.fsdecode(path), error) from error
-        self._entries = {row[0]: _Entry(number, *row) for number, row in enumerate(self._file.tensors())}
-        self._metadata = dict(self._file.metadata())
-        self._has_metadata = bool(self._metadata) or _has_metadata(self._file.files())
+        self._numbers = None  # of the tensors, by name, once one is asked for
 
     def __enter__(self):
         self._open_file()
@@ -434,37 +502,69 @@ class safe_open:
             raise _error("File is closed")
         return self._file
 
+    def _names(self):
+        """Numbers of the tensors by name, in the order of their bytes."""
+        file = self._open_file()
+        if self._numbers is None:
+            self._numbers = {name: number for number, name in enumerate(file.names())}
+        return self._numbers
+
     def keys(self):
         """Names of the tensors, sorted."""
-        self._open_file()
-        return sorted(self._entries)
+        return sorted(self._names())
 
     def offset_keys(self):
         """Names of the tensors in the order of their bytes."""
-        self._open_file()
-        return list(self._entries)
+        return list(self._names())
 
     def metadata(self):
         """The texts of the header, or None where it has none."""
-        self._open_file()
-        return dict(self._metadata) if self._has_metadata else None
+        file = self._open_file()
+        texts = dict(file.metadata())
+        return texts if texts or _has_metadata(file.files()) else None
+
+    def _number(self, name):
+        numbers = self._names()
+        take("name", name, str, "a str")
+        number = numbers.get(name)
+        if number is None:
+            raise _error(f"File does not contain tensor {name}")
+        return number
 
     def _entry(self, name):
-        self._open_file()
-        take("name", name, str, "a str")
-        entry = self._entries.get(name)
-        if entry is None:
-            raise _error(f"File does not contain tensor {name}")
-        return entry
+        number = self._number(name)
+        return _Entry(number, name, *self._open_file().tensor(number))
 
     def _target(self):
         stream = _stream_from(self._stream, self._framework, self._at.device)
         return (self._at.pipeline, self._at.allocator, stream)
 
-    def _load(self, entries, per_tensor=False, progress=None):
-        facts = [self._kind_and_shape(entry) for entry in entries]  # before anything is read
-        buffers = self._open_file().load([self._target()], [entry.number for entry in entries], None, per_tensor, self._direct, progress)
-        return {entry.name: self._make(buffer, *fact) for entry, buffer, fact in zip(entries, buffers, facts)}
+    def _load(self, numbers=None, per_tensor=False, progress=None):
+        """The tensors of these numbers by name; None: all. They are made while their bytes are read."""
+        file, device, of = self._open_file(), self._at.device, _OF_FRAMEWORK[self._framework]
+        kinds = self._kinds(file, numbers)  # before anything is read
+        load = file.start(self._target(), numbers, per_tensor, self._direct)
+        tensors = {}
+        try:
+            tensors = of.make_all(load, file.names(numbers), kinds, device)
+            load.wait(progress)
+        except BaseException:
+            tensors.clear()
+            load.close()
+            raise
+        return tensors
+
+    def _kinds(self, file, numbers):
+        """The framework's types by those of the file; refuses what it has not."""
+        of, kinds = _OF_FRAMEWORK[self._framework], {}
+        for dtype, first in file.dtypes(numbers):
+            kinds[dtype] = of.dtype(file.names([first])[0], dtype)
+            if self._framework == "torch" and dtype in _TORCH_PACKS:
+                for number in range(first, file.count()) if numbers is None else numbers:
+                    of_tensor, shape, *_ = file.tensor(number)
+                    if of_tensor == dtype:
+                        of.shape(file.names([number])[0], dtype, shape)
+        return kinds
 
     def _kind_and_shape(self, entry):
         """Type and shape of a tensor in the framework; refuses what it has not."""
@@ -476,13 +576,11 @@ class safe_open:
 
     def get_tensor(self, name):
         """One tensor, in memory of its own."""
-        entry = self._entry(name)
-        return self._load([entry])[entry.name]
+        return self._load([self._number(name)])[name]
 
     def get_tensors(self):
         """All tensors by name, in the order of their bytes, in one block of memory."""
-        self._open_file()
-        return self._load(list(self._entries.values()))
+        return self._load()
 
     def get_slice(self, name):
         """A tensor to take parts of."""
@@ -574,8 +672,8 @@ def load_file(filename, device="cuda:0", *, framework=None, tensors=None, pipeli
         raise wrong_type("tensors", tensors, "an iterable of str, or None")
     with safe_open(filename, framework, device, pipeline=pipeline, allocator=allocator, stream=stream, direct=direct,
                    local_ranks=local_ranks) as file:
-        names = file.offset_keys() if tensors is None else tensors
-        return file._load(list({entry.name: entry for entry in map(file._entry, names)}.values()), per_tensor, progress)
+        numbers = None if tensors is None else list(dict.fromkeys(map(file._number, tensors)))
+        return file._load(numbers, per_tensor, progress)
 
 
 # --- saving ------------------------------------------------------------------------------------------------------------

@@ -2,12 +2,17 @@
 //
 // Checkpoints: what lade/safetensors.py stands on.
 //
-//   load --> one segment of device memory for each target --> a DeviceView for each tensor
+//   start() --> a load under way --> what is made of its tensors: capsules, views, rows --> wait()
+//                     |
+//                     one segment of device memory, or one for each tensor
 //
-// S1  A load is under way only within load(): file, pipelines and allocators outlive it. Its memory outlives it where all arrived.
-// S2  The memory of a segment is given back with the last tensor in it.
+// S1  A load holds its file, pipeline and allocator until it is over. Objects of its tensors may be made while it is under way, so that
+//     a program makes them while the bytes move; it hands them out after wait() alone.
+// S2  The memory is the load's until wait() has returned, the segments' from then on: it is given back with the last tensor in it. Where
+//     wait() fails, the load ends with the last of its objects, and no byte is written after that.
 #include "safetensors.h"
 
+#include "array.h"
 #include "current_device.h"
 #include "device.h"
 #include "device_view.h"
@@ -33,15 +38,20 @@ struct Target {
   std::shared_ptr<Stream> kept; // of `stream`, where it is a lade.Stream
 };
 
-// Memory of one target, that the tensors lie in. The stream that it was allocated on outlives it.
+class Load;
+
+// Memory that tensors lie in. The stream that it was allocated on outlives it.
 class Segment final : public Shared {
 public:
-  Segment(const Target &target, void *base)
+  // `load`: whose the memory still is (S2); NULL: it is the segment's.
+  Segment(const Target &target, void *base, std::shared_ptr<Load> load = nullptr)
       : Shared(target.allocator->device()), kept_(target.kept), allocator_(target.allocator), base_(base),
-        stream_(target.stream) {}
+        stream_(target.stream), load_(std::move(load)) {}
   ~Segment() override {
-    if (base_ && !is_abandoned()) allocator_->free(base_);
+    if (base_ && !load_ && !is_abandoned()) allocator_->free(base_);
   }
+  // The load has arrived, and leaves its memory.
+  void take() noexcept { load_.reset(); }
   lade_status record(lade_stream stream) noexcept override {
     const lade_stream legacy = LADE_STREAM_LEGACY;
     const bool same = stream == stream_ || ((!stream || stream == legacy) && (!stream_ || stream_ == legacy));
@@ -53,6 +63,7 @@ private:
   Owner<Allocator> allocator_;
   void *base_;
   const lade_stream stream_;
+  std::shared_ptr<Load> load_;
 };
 
 // The bytes [data, data + bytes) of a segment as Python has them.
@@ -96,65 +107,42 @@ struct Calls {
 
 // --- checkpoints -----------------------------------------------------------------------------------------------------
 
-// What lade._lade._Checkpoint wraps. Its files are closed with it; calls and slices hold it.
-struct Checkpoint {
-  lade_safetensors *file = nullptr;
+// The files of a checkpoint, closed with the last of those that read them.
+struct File {
+  lade_safetensors *handle = nullptr;
 
-  Checkpoint() = default;
-  Checkpoint(const Checkpoint &) = delete;
-  ~Checkpoint() { lade_safetensors_close(file); }
+  File() = default;
+  File(const File &) = delete;
+  ~File() { lade_safetensors_close(handle); }
+
+  uint64_t count() const { return lade_safetensors_count(handle); }
+  // Throws where there is no such tensor.
+  lade_tensor_info tensor(uint64_t number) const {
+    lade_tensor_info info;
+    lade_tensor_info_init(&info);
+    check(lade_safetensors_tensor(handle, number, &info));
+    return info;
+  }
+};
+
+// What lade._lade._Checkpoint wraps. Calls and slices hold it, loads its files.
+struct Checkpoint {
+  std::shared_ptr<File> file;
 };
 
 void checkpoint_init(Checkpoint *self, nb::handle path) {
   const std::string text = path_from(path, "path");
-  lade_safetensors *file = nullptr;
+  auto file = std::make_shared<File>();
   lade_status status;
   {
     Unlocked unlocked;
-    status = lade_safetensors_open(text.c_str(), &file);
+    status = lade_safetensors_open(text.c_str(), &file->handle);
   }
   check(status);
-  new (self) Checkpoint();
-  self->file = file;
+  new (self) Checkpoint{std::move(file)};
 }
 
-// (name, dtype, shape, bytes, file, offset) of each, in the order of their bytes.
-nb::list checkpoint_tensors(Checkpoint &self) {
-  nb::list out;
-  const uint64_t count = lade_safetensors_count(self.file);
-  for (uint64_t i = 0; i < count; i++) {
-    lade_tensor_info info;
-    lade_tensor_info_init(&info);
-    check(lade_safetensors_tensor(self.file, i, &info));
-    nb::list shape;
-    for (uint64_t j = 0; j < info.rank; j++) shape.append(info.shape[j]);
-    out.append(nb::make_tuple(info.name, lade_dtype_name(static_cast<lade_dtype>(info.dtype)), nb::tuple(shape),
-                              info.bytes, info.file, info.offset));
-  }
-  return out;
-}
-
-nb::list checkpoint_metadata(Checkpoint &self) {
-  nb::list out;
-  const uint64_t count = lade_safetensors_metadata_count(self.file);
-  for (uint64_t i = 0; i < count; i++) {
-    const char *key, *value;
-    check(lade_safetensors_metadata(self.file, i, &key, &value));
-    out.append(nb::make_tuple(key, value));
-  }
-  return out;
-}
-
-nb::list checkpoint_files(Checkpoint &self) {
-  nb::list out;
-  const uint64_t count = lade_safetensors_file_count(self.file);
-  for (uint64_t i = 0; i < count; i++)
-    out.append(nb::steal(PyUnicode_DecodeFSDefault(lade_safetensors_file_path(self.file, i))));
-  return out;
-}
-
-// --- loading ---------------------------------------------------------------------------------------------------------
-
+// The items that wrong ones are refused among, by nanobind.
 template <typename Number> std::vector<Number> numbers_from(nb::handle list) {
   std::vector<Number> numbers;
   if (list.is_none()) return numbers;
@@ -162,103 +150,349 @@ template <typename Number> std::vector<Number> numbers_from(nb::handle list) {
   return numbers;
 }
 
-void load_end(lade_tensor_load *load) {
-  Unlocked unlocked;
-  (void)lade_tensor_load_destroy(load, false);
+// Tensors by number; None: all, in the order of their bytes.
+std::vector<uint64_t> tensors_from(const File &file, nb::handle list) {
+  std::vector<uint64_t> numbers = numbers_from<uint64_t>(list);
+  for (uint64_t i = 0; list.is_none() && i < file.count(); i++) numbers.push_back(i);
+  return numbers;
 }
 
-// Waits in slices; ends the load where that fails.
-void load_wait(lade_tensor_load *load, bool is_virtual, nb::handle progress) {
-  try {
-    for (lade_status status = LADE_ERR_TIMEOUT; status == LADE_ERR_TIMEOUT;) {
-      lade_load_info info;
-      lade_load_info_init(&info);
-      lade_status state;
-      {
-        Unlocked unlocked;
-        status = lade_tensor_load_wait(load, is_virtual ? LADE_WAIT_FOREVER : slice_ns);
-        state = status == LADE_ERR_TIMEOUT || !progress.is_none() ? lade_tensor_load_query(load, &info) : status;
-      }
-      if (PyErr_CheckSignals() != 0) throw nb::python_error();
-      if (!progress.is_none()) python_run([&] { progress(info.bytes_done, info.bytes); });
-      if (status == LADE_ERR_TIMEOUT && (is_virtual || (state != LADE_NOT_READY && state != LADE_OK))) check(status);
-      if (status != LADE_ERR_TIMEOUT) check(status);
+nb::object text_of(const char *text) {
+  PyObject *object = PyUnicode_FromString(text);
+  if (!object) throw nb::python_error();
+  return nb::steal(object);
+}
+
+nb::object shape_of(const lade_tensor_info &info) {
+  PyObject *tuple = PyTuple_New(static_cast<Py_ssize_t>(info.rank));
+  if (!tuple) throw nb::python_error();
+  for (uint64_t i = 0; i < info.rank; i++) {
+    PyObject *extent = PyLong_FromUnsignedLongLong(info.shape[i]);
+    if (!extent || PyTuple_SetItem(tuple, static_cast<Py_ssize_t>(i), extent) != 0) {
+      Py_DECREF(tuple);
+      throw nb::python_error();
     }
-  } catch (...) {
-    load_end(load);
-    throw;
   }
+  return nb::steal(tuple);
 }
 
-// The tensors of a load that has arrived, which is ended: their memory is Python's (S2).
-nb::list load_take(Checkpoint &self, lade_tensor_load *load, const std::vector<Target> &targets,
-                   const std::vector<uint64_t> &numbers, bool per_tensor) {
-  struct Place {
-    void *memory;
-    uint32_t target;
-    uint64_t bytes;
-  };
-  std::vector<Place> places(numbers.size());
-  std::vector<void *> bases(targets.size(), nullptr);
-  for (size_t i = 0; i < numbers.size(); i++) {
-    lade_tensor_info info;
-    lade_tensor_info_init(&info);
-    (void)lade_safetensors_tensor(self.file, numbers[i], &info);
-    (void)lade_tensor_load_address(load, i, &places[i].memory, &places[i].target);
-    places[i].bytes = info.bytes;
-    void *&base = bases[places[i].target];
-    if (places[i].memory && (!base || std::less<void *>()(places[i].memory, base))) base = places[i].memory;
-  }
-  lade_status status;
-  {
-    Unlocked unlocked;
-    status = lade_tensor_load_destroy(load, true);
-  }
-  check(status);
-  std::vector<Owner<Segment>> segments(targets.size());
-  const auto segment_new = [&](const Place &place, void *base) {
-    return Owner<Segment>(new Segment(targets[place.target], base));
-  };
+const char *dtype_text(const lade_tensor_info &info) { return lade_dtype_name(static_cast<lade_dtype>(info.dtype)); }
+
+nb::list checkpoint_names(Checkpoint &self, nb::handle tensors) {
   nb::list out;
-  for (const Place &place : places) {
-    Owner<Segment> own;
-    Owner<Segment> &segment = per_tensor || !place.memory ? own : segments[place.target];
-    if (!segment)
-      segment = segment_new(place, per_tensor ? place.memory : place.memory ? bases[place.target] : nullptr);
-    out.append(view_of(*segment.get(), place.memory, place.bytes));
+  for (uint64_t number : tensors_from(*self.file, tensors)) out.append(text_of(self.file->tensor(number).name));
+  return out;
+}
+
+// (dtype, shape, bytes, file, offset) of a tensor.
+nb::tuple checkpoint_tensor(Checkpoint &self, uint64_t number) {
+  const lade_tensor_info info = self.file->tensor(number);
+  return nb::make_tuple(dtype_text(info), shape_of(info), info.bytes, info.file, info.offset);
+}
+
+// The types of tensors, with the number of the first of each.
+nb::list checkpoint_dtypes(Checkpoint &self, nb::handle tensors) {
+  std::vector<bool> seen;
+  nb::list out;
+  for (uint64_t number : tensors_from(*self.file, tensors)) {
+    const lade_tensor_info info = self.file->tensor(number);
+    const auto dtype = static_cast<size_t>(info.dtype);
+    if (seen.size() <= dtype) seen.resize(dtype + 1);
+    if (!seen[dtype]) out.append(nb::make_tuple(dtype_text(info), number));
+    seen[dtype] = true;
   }
   return out;
 }
 
-nb::list checkpoint_load(Checkpoint &self, nb::handle target_list, nb::handle tensors, nb::handle target_of,
-                         bool per_tensor, bool direct, nb::handle progress) {
-  const std::vector<Target> targets = targets_from(target_list);
-  std::vector<uint64_t> numbers = numbers_from<uint64_t>(tensors);
-  const std::vector<uint32_t> of = numbers_from<uint32_t>(target_of);
-  if (tensors.is_none())
-    for (uint64_t i = 0; i < lade_safetensors_count(self.file); i++) numbers.push_back(i);
-  if (!target_of.is_none() && of.size() != numbers.size()) refuse("target_of has another length than tensors");
-  if (targets.size() != 1) refuse("targets has another number of items than one");
-  if (numbers.empty()) return nb::list();
+nb::list checkpoint_metadata(Checkpoint &self) {
+  nb::list out;
+  const uint64_t count = lade_safetensors_metadata_count(self.file->handle);
+  for (uint64_t i = 0; i < count; i++) {
+    const char *key, *value;
+    check(lade_safetensors_metadata(self.file->handle, i, &key, &value));
+    out.append(nb::make_tuple(key, value));
+  }
+  return out;
+}
+
+nb::list checkpoint_files(Checkpoint &self) {
+  nb::list out;
+  const uint64_t count = lade_safetensors_file_count(self.file->handle);
+  for (uint64_t i = 0; i < count; i++)
+    out.append(nb::steal(PyUnicode_DecodeFSDefault(lade_safetensors_file_path(self.file->handle, i))));
+  return out;
+}
+
+// --- loading ---------------------------------------------------------------------------------------------------------
+
+// A load and what it borrows. The last of its owners ends it, in any thread, with or without the GIL.
+class Load {
+public:
+  // Under the GIL.
+  Load(std::shared_ptr<File> file, std::vector<Target> targets)
+      : file_(std::move(file)), targets_(std::move(targets)), calls_(new Calls(targets_)) {}
+  Load(const Load &) = delete;
+  ~Load() {
+    if (targets_[0].allocator->is_abandoned()) {
+      (void)calls_.release();
+      return;
+    }
+    without_gil([this] { end(false); });
+    const PyGILState_STATE state = gil_take();
+    calls_.reset();
+    PyGILState_Release(state);
+  }
+
+  const File &file() const noexcept { return *file_; }
+  const Target &target() const noexcept { return targets_[0]; }
+  bool is_virtual() const noexcept { return calls_->is_virtual; }
+  lade_tensor_load *get() const noexcept { return load_; }
+  lade_status start(const lade_load_options &options) {
+    return lade_safetensors_load(file_->handle, calls_->targets.data(), calls_->targets.size(), &options, &load_);
+  }
+  // Without the GIL.
+  lade_status end(bool keeps_memory) {
+    const lade_status status = lade_tensor_load_destroy(load_, keeps_memory);
+    if (status == LADE_OK) load_ = nullptr;
+    return status;
+  }
+
+private:
+  std::shared_ptr<File> file_;
+  std::vector<Target> targets_;
+  std::unique_ptr<Calls> calls_;
+  lade_tensor_load *load_ = nullptr; // NULL: over
+};
+
+// What lade._lade._Load wraps. Its calls are made by one thread, in the order of lade/safetensors.py.
+struct LoadObject {
+  struct Place {
+    lade_tensor_info info;
+    void *memory;   // NULL: no bytes
+    size_t segment; // number
+  };
+  std::shared_ptr<Load> load; // NULL: over
+  std::vector<Place> places;
+  std::vector<Owner<Segment>> segments;
+  std::vector<std::pair<char *, char *>> ranges; // of each segment
+
+  Load &open() const {
+    if (!load) refuse("the load is over");
+    return *load;
+  }
+  // Memory of each tensor, or of all (S2).
+  void places_make(const std::vector<uint64_t> &numbers, bool per_tensor) {
+    places.reserve(numbers.size());
+    for (size_t i = 0; i < numbers.size(); i++) {
+      Place place{load->file().tensor(numbers[i]), nullptr, 0};
+      check(lade_tensor_load_address(load->get(), i, &place.memory, nullptr));
+      auto *begin = static_cast<char *>(place.memory);
+      if (begin) {
+        if (per_tensor || ranges.empty()) ranges.emplace_back(begin, begin);
+        place.segment = ranges.size() - 1;
+        std::pair<char *, char *> &range = ranges.back();
+        range.first = std::min(range.first, begin);
+        range.second = std::max(range.second, begin + place.info.bytes);
+      }
+      places.push_back(place);
+    }
+    for (const auto &range : ranges) segments.push_back(Owner<Segment>(new Segment(load->target(), range.first, load)));
+  }
+};
+
+LoadObject checkpoint_start(Checkpoint &self, nb::handle target, nb::handle tensors, bool per_tensor, bool direct) {
+  nb::list one;
+  one.append(nb::borrow(target));
+  const std::vector<uint64_t> numbers = tensors_from(*self.file, tensors);
+  LoadObject out;
+  out.load = std::make_shared<Load>(self.file, targets_from(one));
   lade_load_options options;
   lade_load_options_init(&options);
   options.tensors = numbers.data();
   options.tensor_count = numbers.size();
-  options.target_of = target_of.is_none() ? nullptr : of.data();
   options.per_tensor = per_tensor;
   options.file_flags = direct ? LADE_FILE_DIRECT : 0;
-  const Calls calls(targets);
-  const CurrentDevice current(targets[0].pipe->device(), targets[0].stream);
+  if (numbers.empty()) return out;
+  lade_status status;
+  {
+    const CurrentDevice current(out.load->target().pipe->device(), out.load->target().stream);
+    check(current.status());
+    Unlocked unlocked;
+    status = out.load->start(options);
+  }
+  check(status);
+  out.places_make(numbers, per_tensor);
+  return out;
+}
+
+// Waits in slices, until all tensors are there; then their memory is theirs (S2).
+void load_wait(LoadObject &self, nb::handle progress) {
+  (void)self.open();
+  const std::shared_ptr<Load> load = self.load;
+  lade_tensor_load *const handle = load->get();
+  const CurrentDevice current(load->target().pipe->device(), load->target().stream);
   check(current.status());
-  lade_tensor_load *load = nullptr;
+  for (lade_status status = LADE_ERR_TIMEOUT; handle && status == LADE_ERR_TIMEOUT;) {
+    lade_load_info info;
+    lade_load_info_init(&info);
+    lade_status state;
+    {
+      Unlocked unlocked;
+      status = lade_tensor_load_wait(handle, load->is_virtual() ? LADE_WAIT_FOREVER : slice_ns);
+      state = status == LADE_ERR_TIMEOUT || !progress.is_none() ? lade_tensor_load_query(handle, &info) : status;
+    }
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (!progress.is_none()) python_run([&] { progress(info.bytes_done, info.bytes); });
+    if (status == LADE_ERR_TIMEOUT && (load->is_virtual() || (state != LADE_NOT_READY && state != LADE_OK)))
+      check(status);
+    if (status != LADE_ERR_TIMEOUT) check(status);
+  }
   lade_status status;
   {
     Unlocked unlocked;
-    status = lade_safetensors_load(self.file, calls.targets.data(), calls.targets.size(), &options, &load);
+    status = load->end(true);
   }
   check(status);
-  load_wait(load, calls.is_virtual, progress);
-  return load_take(self, load, targets, numbers, per_tensor);
+  for (const Owner<Segment> &segment : self.segments) segment->take();
+  self.load.reset();
+}
+
+// Lets go of the tensors, and where they have not arrived, ends the load, if no object of it is left.
+void load_close(LoadObject &self) {
+  LoadObject gone = std::move(self);
+  self = LoadObject();
+  Unlocked unlocked;
+  gone = LoadObject();
+}
+
+nb::handle item_of(nb::handle list, size_t at) {
+  PyObject *item = PyList_GetItem(list.ptr(), static_cast<Py_ssize_t>(at));
+  if (!item) throw nb::python_error();
+  return item;
+}
+
+int32_t dtype_number(const std::string &name) {
+#define LADE_PYTHON_DTYPE(text, number, bits)                                                                          \
+  if (name == #text) return number;
+  LADE_DTYPE_TABLE(LADE_PYTHON_DTYPE)
+#undef LADE_PYTHON_DTYPE
+  refuse("dtype is \"" + name + "\"; expected one of the format's names, such as \"F32\"");
+}
+
+// A type as tensors get it: DLPack's, and the elements of the file in one of it.
+struct Kind {
+  nb::object text; // the file's name of it
+  const DType *dtype = nullptr;
+  uint64_t pack = 1;
+  nb::list names, capsules;
+};
+
+// By the file's number of the type.
+using Kinds = std::map<int32_t, Kind>;
+
+Kinds kinds_from(nb::handle types) {
+  Kinds kinds;
+  for (nb::handle item : nb::iter(types)) {
+    const nb::tuple row = nb::cast<nb::tuple>(item);
+    Kind kind;
+    kind.text = nb::object(row[0]);
+    kind.dtype = dtype_find(nb::cast<std::string>(nb::object(row[1])).c_str());
+    kind.pack = nb::cast<uint64_t>(nb::object(row[2]));
+    if (!kind.dtype || kind.pack == 0) refuse("types has one that DLPack has not");
+    kinds[dtype_number(nb::cast<std::string>(kind.text))] = std::move(kind);
+  }
+  return kinds;
+}
+
+Layout layout_of(const lade_tensor_info &info, const Kind &kind) {
+  int64_t near[8];
+  std::vector<int64_t> far(info.rank > 8 ? info.rank : 0);
+  int64_t *const extents = info.rank > 8 ? far.data() : near;
+  for (uint64_t i = 0; i < info.rank; i++) extents[i] = static_cast<int64_t>(info.shape[i]);
+  if (info.rank > 0) extents[info.rank - 1] /= static_cast<int64_t>(kind.pack);
+  if (info.rank > Layout::max_dims)
+    refuse("tensor " + std::string(info.name) + " has " + std::to_string(info.rank) +
+           " dimensions; expected 64 or fewer");
+  return Layout(extents, static_cast<int>(info.rank), kind.dtype);
+}
+
+// The tensors with bytes as DLPack's capsules: (type, names, capsules) of each type. `types` has (type of the file, type of the capsule,
+// elements of the file in one of it); work of `stream` may use them (V2).
+nb::list load_capsules(LoadObject &self, nb::handle names, nb::handle types, nb::handle stream) {
+  Kinds kinds = kinds_from(types);
+  if (!stream.is_none())
+    for (const Owner<Segment> &segment : self.segments) check(segment->record(stream_from(segment->runtime(), stream)));
+  int32_t last = -1;
+  Kind *kind = nullptr;
+  for (size_t i = 0; i < self.places.size(); i++) {
+    const LoadObject::Place &place = self.places[i];
+    if (!place.memory) continue;
+    if (place.info.dtype != last || !kind) {
+      const auto found = kinds.find(place.info.dtype);
+      if (found == kinds.end()) refuse("types lacks " + std::string(dtype_text(place.info)));
+      kind = &found->second;
+      last = place.info.dtype;
+    }
+    const Layout layout = layout_of(place.info, *kind);
+    if (layout.bytes() != place.info.bytes) refuse("types has one of another size");
+    auto *const block = new Block(self.segments[place.segment].get(), place.memory);
+    nb::object capsule;
+    try {
+      capsule = dlpack_export(*block, layout, dlpack_device(*block, kDLCUDA), nb::none(), false);
+    } catch (...) {
+      block->drop();
+      throw;
+    }
+    block->drop();
+    kind->names.append(item_of(names, i));
+    kind->capsules.append(capsule);
+  }
+  nb::list out;
+  for (auto &entry : kinds) out.append(nb::make_tuple(entry.second.text, entry.second.names, entry.second.capsules));
+  return out;
+}
+
+// (type, shape, segment, offset in it) of each tensor, in order; of one without bytes the segment is None.
+nb::list load_rows(LoadObject &self) {
+  nb::list out;
+  std::map<int32_t, nb::object> texts; // one object for each type
+  for (const LoadObject::Place &place : self.places) {
+    nb::object &text = texts[place.info.dtype];
+    if (!text) text = text_of(dtype_text(place.info));
+    const auto offset = place.memory ? static_cast<char *>(place.memory) - self.ranges[place.segment].first : 0;
+    out.append(nb::make_tuple(text, shape_of(place.info),
+                              place.memory ? nb::object(nb::int_(place.segment)) : nb::object(nb::none()), offset));
+  }
+  return out;
+}
+
+// Numbers of the tensors without bytes, in the load.
+nb::list load_empty(LoadObject &self) {
+  nb::list out;
+  for (size_t i = 0; i < self.places.size(); i++)
+    if (!self.places[i].memory) out.append(i);
+  return out;
+}
+
+// The bytes of each tensor.
+nb::list load_views(LoadObject &self) {
+  nb::list out;
+  for (const LoadObject::Place &place : self.places) {
+    const Owner<Segment> none =
+        place.memory ? Owner<Segment>() : Owner<Segment>(new Segment(self.open().target(), nullptr));
+    Segment &segment = place.memory ? *self.segments[place.segment].get() : *none.get();
+    out.append(view_of(segment, place.memory, place.info.bytes));
+  }
+  return out;
+}
+
+// The bytes of each segment.
+nb::list load_segments(LoadObject &self) {
+  nb::list out;
+  for (size_t i = 0; i < self.segments.size(); i++)
+    out.append(view_of(*self.segments[i].get(), self.ranges[i].first,
+                       static_cast<uint64_t>(self.ranges[i].second - self.ranges[i].first)));
+  return out;
 }
 
 // Pieces of one transfer of checkpoint_read(), at most: so much is in memory of ranges that may be a great many.
@@ -315,7 +549,7 @@ nb::object checkpoint_read(Checkpoint &self, nb::handle target_entry, uint64_t n
   const std::vector<Target> targets = targets_from(one);
   const Target &target = targets[0];
   lade_endpoint whole;
-  check(lade_safetensors_endpoint(self.file, number, 0, direct ? LADE_FILE_DIRECT : 0, &whole));
+  check(lade_safetensors_endpoint(self.file->handle, number, 0, direct ? LADE_FILE_DIRECT : 0, &whole));
   void *memory = nullptr;
   lade_status status = LADE_OK;
   if (bytes > 0) {
@@ -364,14 +598,6 @@ lade_status save_progress(void *user, uint64_t bytes_done, uint64_t bytes) {
   const lade_status status = self->failed ? LADE_ERR_CANCELLED : LADE_OK;
   PyGILState_Release(state);
   return status;
-}
-
-int32_t dtype_number(const std::string &name) {
-#define LADE_PYTHON_DTYPE(text, number, bits)                                                                          \
-  if (name == #text) return number;
-  LADE_DTYPE_TABLE(LADE_PYTHON_DTYPE)
-#undef LADE_PYTHON_DTYPE
-  refuse("dtype is \"" + name + "\"; expected one of the format's names, such as \"F32\"");
 }
 
 // Bytes of a tensor by its dtype and shape; UINT64_MAX where the library refuses them.
@@ -469,13 +695,24 @@ void save(nb::handle path, nb::handle target_list, nb::handle entries, nb::handl
 void bind_safetensors(nb::module_ &module) {
   nb::class_<Checkpoint>(module, "_Checkpoint", "A checkpoint that is open: lade.safetensors has the calls for users.")
       .def("__init__", &checkpoint_init, nb::arg("path"))
-      .def("tensors", &checkpoint_tensors)
+      .def("count", [](Checkpoint &self) { return self.file->count(); })
+      .def("names", &checkpoint_names, nb::arg("tensors").none() = nb::none())
+      .def("tensor", &checkpoint_tensor, nb::arg("number"))
+      .def("dtypes", &checkpoint_dtypes, nb::arg("tensors").none() = nb::none())
       .def("metadata", &checkpoint_metadata)
       .def("files", &checkpoint_files)
-      .def("load", &checkpoint_load, nb::arg("targets"), nb::arg("tensors").none(), nb::arg("target_of").none(),
-           nb::arg("per_tensor"), nb::arg("direct"), nb::arg("progress").none())
+      .def("start", &checkpoint_start, nb::arg("target"), nb::arg("tensors").none(), nb::arg("per_tensor"),
+           nb::arg("direct"))
       .def("read", &checkpoint_read, nb::arg("target"), nb::arg("number"), nb::arg("ranges"), nb::arg("bytes"),
            nb::arg("direct"));
+  nb::class_<LoadObject>(module, "_Load", "A load that is under way: lade.safetensors has the calls for users.")
+      .def("capsules", &load_capsules, nb::arg("names"), nb::arg("types"), nb::arg("stream").none())
+      .def("rows", &load_rows)
+      .def("empty", &load_empty)
+      .def("views", &load_views)
+      .def("segments", &load_segments)
+      .def("wait", &load_wait, nb::arg("progress").none())
+      .def("close", &load_close);
   module.def("_save", &save, nb::arg("path"), nb::arg("targets"), nb::arg("tensors"), nb::arg("metadata").none(),
              nb::arg("max_shard_bytes"), nb::arg("sync"), nb::arg("progress").none());
 }

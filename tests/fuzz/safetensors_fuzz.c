@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "loaders/header.h"
+#include "loaders/header_parse.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { TEXT_MAX = 8192, DATA_BYTES_MAX = 64 };

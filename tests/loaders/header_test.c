@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Headers of safetensors files: each rule of the format is checked, and its breach named. */
-#include "loaders/header.h"
+#include "loaders/header_parse.h"
 
 #include <errno.h>
 #include <stdlib.h>

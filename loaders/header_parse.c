@@ -14,7 +14,7 @@
  * I2  `names` has room: each text in it was one in the header, whose two quotes are more than its final zero.
  * Locks: none.
  */
-#include "loaders/header_plain.h"
+#include "loaders/header_parse.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -31,23 +31,23 @@ enum {
 
 static const char metadata_name[] = "__metadata__";
 
-typedef struct reader {
+typedef struct header_reader {
   const char *at, *end;
   char *names, *name_end; /* name_end: where the next one goes */
   ladei_loader_header *out;
   size_t shape_count;
   lade_dtype dtype; /* of the entry before */
   bool has_metadata;
-} reader;
+} header_reader;
 
 /* --- words -------------------------------------------------------------------------------------------------------- */
 
-static void blanks_skip(reader *r) {
+static void blanks_skip(header_reader *r) {
   while (r->at < r->end && (*r->at == ' ' || *r->at == '\n' || *r->at == '\t' || *r->at == '\r')) r->at++;
 }
 
 /* Takes a sign of JSON, with blanks around. */
-static bool sign_take(reader *r, char sign) {
+static bool sign_take(header_reader *r, char sign) {
   blanks_skip(r);
   if (r->at == r->end || *r->at != sign) return false;
   r->at++;
@@ -56,7 +56,7 @@ static bool sign_take(reader *r, char sign) {
 }
 
 /* Takes a text, its quotes not among *out; it ends at *out + *out_bytes. */
-static bool text_take(reader *r, const char **out, size_t *out_bytes) {
+static bool text_take(header_reader *r, const char **out, size_t *out_bytes) {
   if (r->at == r->end || *r->at != '"') return false;
   const char *begin = ++r->at;
   for (; r->at < r->end && *r->at != '"'; r->at++)
@@ -68,7 +68,7 @@ static bool text_take(reader *r, const char **out, size_t *out_bytes) {
 }
 
 /* The same, kept in `names`. */
-static bool text_keep(reader *r, const char **out) {
+static bool text_keep(header_reader *r, const char **out) {
   const char *text;
   size_t bytes;
   if (!text_take(r, &text, &bytes)) return false;
@@ -79,7 +79,7 @@ static bool text_keep(reader *r, const char **out) {
   return true;
 }
 
-static bool number_take(reader *r, uint64_t *out) {
+static bool number_take(header_reader *r, uint64_t *out) {
   const char *begin = r->at;
   uint64_t value = 0;
   for (; r->at < r->end && *r->at >= '0' && *r->at <= '9'; r->at++) {
@@ -97,7 +97,7 @@ static bool is_text(const char *text, size_t bytes, const char *wanted) {
 
 /* --- one entry ---------------------------------------------------------------------------------------------------- */
 
-static bool dtype_take(reader *r, ladei_loader_entry *entry) {
+static bool dtype_take(header_reader *r, ladei_loader_entry *entry) {
   const char *text;
   size_t bytes;
   if (!text_take(r, &text, &bytes)) return false;
@@ -108,7 +108,7 @@ static bool dtype_take(reader *r, ladei_loader_entry *entry) {
   return true;
 }
 
-static bool shape_take(reader *r, ladei_loader_entry *entry) {
+static bool shape_take(header_reader *r, ladei_loader_entry *entry) {
   if (!sign_take(r, '[')) return false;
   entry->shape = r->out->shapes + r->shape_count;
   if (sign_take(r, ']')) return true;
@@ -119,13 +119,13 @@ static bool shape_take(reader *r, ladei_loader_entry *entry) {
   return sign_take(r, ']');
 }
 
-static bool offsets_take(reader *r, ladei_loader_entry *entry) {
+static bool offsets_take(header_reader *r, ladei_loader_entry *entry) {
   return sign_take(r, '[') && number_take(r, &entry->begin) && sign_take(r, ',') && number_take(r, &entry->end) &&
          sign_take(r, ']') && entry->end >= entry->begin;
 }
 
 /* Three keys in any order, each once. */
-static bool entry_take(reader *r, const char *name) {
+static bool entry_take(header_reader *r, const char *name) {
   ladei_loader_entry *entry = &r->out->entries[r->out->entry_count];
   unsigned seen = 0;
   uint64_t bytes;
@@ -148,7 +148,7 @@ static bool entry_take(reader *r, const char *name) {
 
 /* --- all of them -------------------------------------------------------------------------------------------------- */
 
-static bool metadata_pair_take(reader *r) {
+static bool metadata_pair_take(header_reader *r) {
   ladei_loader_header *out = r->out;
   lade_metadata pair;
   if (!text_keep(r, &pair.key) || !sign_take(r, ':') || !text_keep(r, &pair.value)) return false;
@@ -165,7 +165,7 @@ static bool metadata_pair_take(reader *r) {
   return true;
 }
 
-static bool metadata_take(reader *r) {
+static bool metadata_take(header_reader *r) {
   if (r->has_metadata || !sign_take(r, '{')) return false;
   r->has_metadata = true;
   if (sign_take(r, '}')) return true;
@@ -175,7 +175,7 @@ static bool metadata_take(reader *r) {
   return sign_take(r, '}');
 }
 
-static bool header_take(reader *r) {
+static bool header_take(header_reader *r) {
   if (!sign_take(r, '{')) return false;
   if (sign_take(r, '}')) return r->at == r->end;
   do {
@@ -196,8 +196,8 @@ static lade_status names_check(const ladei_loader_header *header, bool *out_twic
   return LADE_OK;
 }
 
-lade_status ladei_loader_header_read_plain(const char *text, size_t text_bytes, ladei_loader_header *out,
-                                           bool *out_plain) {
+/* *out_plain false: the header is not plain, or breaks a rule of an entry; *out is empty then. */
+static lade_status plain_read(const char *text, size_t text_bytes, ladei_loader_header *out, bool *out_plain) {
   ladei_loader_header header = {0};
   header.entries = calloc(text_bytes / ENTRY_BYTES_LEAST + 1, sizeof *header.entries);
   header.shapes = calloc(text_bytes / 2 + 1, sizeof *header.shapes); /* a number has a sign after it */
@@ -208,7 +208,8 @@ lade_status ladei_loader_header_read_plain(const char *text, size_t text_bytes, 
   if (header.entries == NULL || header.shapes == NULL || header.metadata == NULL || header.names == NULL) {
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for a header of %zu bytes", text_bytes);
   } else {
-    reader r = {.at = text, .end = text + text_bytes, .names = header.names, .name_end = header.names, .out = &header};
+    header_reader r = {
+        .at = text, .end = text + text_bytes, .names = header.names, .name_end = header.names, .out = &header};
     plain = header_take(&r);
     assert(r.name_end <= header.names + text_bytes + 1); /* I2 */
     if (plain) status = names_check(&header, &twice);
@@ -217,4 +218,12 @@ lade_status ladei_loader_header_read_plain(const char *text, size_t text_bytes, 
   if (!*out_plain) ladei_loader_header_dispose(&header);
   *out = header;
   return status;
+}
+
+lade_status ladei_loader_header_parse(const char *text, size_t text_bytes, uint64_t data_bytes,
+                                      ladei_loader_header *out) {
+  bool plain = false;
+  lade_status status = plain_read(text, text_bytes, out, &plain);
+  if (status == LADE_OK && !plain) return ladei_loader_header_parse_json(text, text_bytes, data_bytes, out);
+  return ladei_loader_header_finish(out, status, data_bytes);
 }
