@@ -599,8 +599,9 @@ enum { LADEI_RUNTIME_LINKS = 64 };
 /* The pipelines' knowledge of a link, in one direction. */
 typedef struct ladei_link {
   _Atomic(size_t)
-      chunk_bytes;           /* sufficient length of a copy: pipeline/core/adapt.c, Note [Chunk and link]. 0: unknown */
-  _Atomic(uint32_t) copiers; /* pipelines that copy over it now: Note [Turns] in pipeline/core/core_pick.c */
+      chunk_bytes; /* sufficient length of a copy: pipeline/core/adapt.c, Note [Chunk and link]. 0: unknown */
+  _Atomic(uint32_t)
+      copiers; /* pipelines that copy over it now: one alone may measure it (pipeline/drivers/execute.c) */
 } ladei_link;
 
 /* A device's ways to copy pieces: runtime/copies/ways.c. */

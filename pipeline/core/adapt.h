@@ -19,8 +19,9 @@ enum { LADEI_PIPE_JOINED_CHUNKS = 2, LADEI_PIPE_JOINED_FIRST = 4 << 20 };
 /* The size that blocks are likely to grow to, before a link is measured: that for 12 GB/s. */
 enum { LADEI_PIPE_CHUNK_BULK = 2 << 20 };
 
-/* A turn of copies, in copies that the link needs: Note [Turns] in core_pick.c; or bytes, without a measurement. */
-enum { LADEI_PIPE_TURN_CHUNKS = 4, LADEI_PIPE_TURN_FIRST = 8 << 20 };
+/* A turn of copies, in halves of the copy that the link needs: Note [Turns] in core_pick.c; or bytes, without a
+ * measurement. */
+enum { LADEI_PIPE_TURN_HALVES = 3, LADEI_PIPE_TURN_FIRST = 8 << 20 };
 
 /* The chunk for a link that copied `bytes` in `ns`; see Note [Chunk and link]. Whole pages, in the bounds above. */
 size_t ladei_pipe_chunk_for_link(size_t bytes, uint64_t ns);

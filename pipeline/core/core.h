@@ -22,8 +22,8 @@
  * At the cap of its pool a ring goes on with the blocks it has. A ring without one waits (ACQUIRE: LADE_NOT_READY),
  * while rings with blocks give up those they can spare: see Note [What others wait for] in core_pick.c.
  *
- * Copies are queued on copy streams: the first is for all that need not wait, the last for short or urgent ones among
- * them, which wait only for the copy that runs, not for all that are queued (Note [Short transfers] in core_pick.c).
+ * Copies are queued on copy streams: the first and the last take turns at all that need not wait (Note [Turns] in
+ * core_pick.c), except short or urgent ones, which have one of their own (Note [Short transfers]).
  * DEPENDENCY asks whether the caller's work queued before a transfer is over. If so, the transfer goes on like any
  * other; if not, its copies go to another copy stream, which then waits, and delay no others, until one of them is seen
  * to be over. Transfers after one caller's stream share a copy stream.
@@ -32,6 +32,7 @@
  *   copy stream 1   | waits for the caller's stream a | T2 T2 T6 ...
  *   copy stream 2   | waits for the caller's stream b | T3 ...
  *   copy stream 3   T5
+ *   copy stream 4               T1 T4 ...
  *
  * The next chunk is begun by a transfer of the highest priority that has any; among its fair queues (one for each
  * submitter) of the one that has been served least; within a queue by the first submitted. A transfer that may stall
@@ -112,9 +113,14 @@ struct ladei_pipe_batch {
 
 TAILQ_HEAD(ladei_batch_list, ladei_pipe_batch);
 
-/* Copy streams of a ring: from 1 on those that wait for callers' streams, then that of short transfers; and events of
- * each. */
-enum { LADEI_PIPE_COPY_STREAM_SHORT = 3, LADEI_PIPE_COPY_STREAMS, LADEI_PIPE_BATCHES = 8 };
+/* Copy streams of a ring: from 1 on those that wait for callers' streams, then that of short transfers, then the one
+ * that takes turns with the first (Note [Turns] in core_pick.c); and events of each. */
+enum {
+  LADEI_PIPE_COPY_STREAM_SHORT = 3,
+  LADEI_PIPE_COPY_STREAM_SECOND,
+  LADEI_PIPE_COPY_STREAMS,
+  LADEI_PIPE_BATCHES = 8
+};
 
 /* Copies that run one after the other, on a stream. COPIED slots are those that no event covers yet. */
 struct ladei_pipe_copy_stream {
@@ -267,8 +273,8 @@ typedef struct ladei_pipe_joined {
 
 /* Note [Turns] in core_pick.c. */
 typedef struct ladei_pipe_turns {
-  uint64_t most_bytes; /* that a copy stream queues while others wait for the engine, about; 0: no limit */
-  bool shared;         /* other rings copy over the link */
+  uint64_t most_bytes; /* that a copy stream queues until all of it is over, about; 0: no limit */
+  bool single;         /* the first and the second copy stream are not used at the same time: a copy is measured */
 } ladei_pipe_turns;
 
 /* Transfers, and which of them begins the next chunk: core_schedule.c. */
@@ -400,11 +406,12 @@ void ladei_pipe_core_set_window(ladei_pipe_ring *ring, unsigned window);
 /* A COPY order takes several slots, `most` at most and of `bytes` together, from now on. At first it takes one. */
 void ladei_pipe_core_set_joined(ladei_pipe_ring *ring, unsigned most, size_t bytes);
 
-/* A copy stream of the ring that others wait for queues at most `bytes`, and then none until they are over. At first
- * there is no limit. */
+/* A copy stream of the ring queues at most `bytes`, and then none until they are over. At first there is no limit. */
 void ladei_pipe_core_set_turn(ladei_pipe_ring *ring, uint64_t bytes);
-/* Whether other rings copy over the ring's link. */
-void ladei_pipe_core_set_shared(ladei_pipe_ring *ring, bool shared);
+/* Whether a copy is to be measured, which no other stream of the ring may disturb. */
+void ladei_pipe_core_set_single(ladei_pipe_ring *ring, bool single);
+/* Whether copies wait for their turn: its end should be found soon. */
+bool ladei_pipe_core_turn_awaited(const ladei_pipe_core *core);
 /* Whether copies of the ring are under way, or could be. */
 bool ladei_pipe_core_copies(const ladei_pipe_ring *ring);
 

@@ -37,7 +37,17 @@ static inline bool ladei_pipe_copy_stream_rests(const ladei_pipe_copy_stream *co
   return copy_stream->copying == 0 && copy_stream->under_way_bytes == 0;
 }
 
-/* Where the copies of a transfer go that waits for no stream. */
+/* Bytes under way of copies that neither wait nor pass. */
+static inline uint64_t ladei_pipe_ring_first_bytes(const ladei_pipe_ring *ring) {
+  return ring->copy_streams[0].under_way_bytes + ring->copy_streams[LADEI_PIPE_COPY_STREAM_SECOND].under_way_bytes;
+}
+
+/* The copy stream for the next copy of a transfer that waits for no stream; NULL: it waits for the end of a turn. */
+ladei_pipe_copy_stream *ladei_pipe_turn_stream(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer);
+/* Bytes that the copy stream may queue until its turn is over: Note [Turns] in core_pick.c. UINT64_MAX: no limit. */
+uint64_t ladei_pipe_turn_left(const ladei_pipe_ring *ring, const ladei_pipe_copy_stream *copy_stream);
+
+/* Where the copies of a transfer go that waits for no stream; of the first copy stream and the second, the first. */
 ladei_pipe_copy_stream *ladei_pipe_copy_stream_of(ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer);
 
 /* Has chunks to begin, now or later. */

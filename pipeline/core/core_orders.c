@@ -30,6 +30,8 @@
  *     _may_become say; slot_state_set, batch_state_set and dependency_set alone change them.
  * I11 A slot is joined to another only while both are COPYING for the same order; copy_stream->under_way_bytes =
  *     the sum of bytes of its COPIED and COVERED slots, copy_stream->copying = COPY orders out for it.
+ * I12 With a limit on turns, a copy stream that waits for no caller's stream queues copies only at rest, or while those
+ *     since then (turn_bytes) are less than a turn: Note [Turns] in core_pick.c.
  * Locks: none; the driver calls these functions one at a time, holding the pipeline's lock.
  */
 #include "pipeline/core/core.h"
@@ -236,6 +238,8 @@ static size_t chunk_size(const ladei_pipe_core_transfer *transfer, ladei_pipe_sl
   const ladei_pipe_ring *ring = slot->ring;
   uint64_t left = transfer->bytes - transfer->issued_bytes;
   size_t most = transfer->chunk_bytes;
+  if (transfer->no_host && ring->turns.most_bytes > 0 && most > ring->turns.most_bytes)
+    most = (size_t)ring->turns.most_bytes; /* a copy is no longer than a turn */
   if (!transfer->unstaged && slot->capacity < most) most = slot->capacity;
   slot->shortened = false;
   if (transfer->adapts && !transfer->unstaged) {
@@ -280,24 +284,33 @@ static ladei_pipe_slot *slot_begin(ladei_pipe_ring *ring, ladei_pipe_slot *slot,
   return slot_take(slot->state == LADEI_PIPE_SLOT_EMPTY ? &ring->lists.empty : &ring->lists.free, slot, state);
 }
 
-static void ready_take(ladei_pipe_slot *slot) {
-  slot->copy_stream = slot->transfer->copy_stream;
+/* Where its next copy goes: it was picked, so that it waits for no turn. */
+static ladei_pipe_copy_stream *copy_stream_next(const ladei_pipe_core_transfer *transfer) {
+  bool waits = transfer->dependency != LADEI_PIPE_DEPENDENCY_NONE;
+  ladei_pipe_copy_stream *next = waits ? transfer->copy_stream : ladei_pipe_turn_stream(transfer->ring, transfer);
+  assert(next != NULL && "I12");
+  return next;
+}
+
+static void ready_take(ladei_pipe_slot *slot, ladei_pipe_copy_stream *copy_stream) {
+  slot->copy_stream = copy_stream;
   slot_take(&slot->ring->lists.ready, slot, LADEI_PIPE_SLOT_COPYING);
 }
 
 /* Joins the next READY slots that may be to `first`, which is one of them. */
-static void ready_join(ladei_pipe_slot *first) {
+static void ready_join(ladei_pipe_slot *first, ladei_pipe_copy_stream *copy_stream) {
   const ladei_pipe_ring *ring = first->ring;
+  uint64_t turn_left = ladei_pipe_turn_left(ring, copy_stream);
   ladei_pipe_slot *last = first, *next = TAILQ_NEXT(first, link);
   size_t bytes = first->bytes;
   unsigned count = 1;
-  ready_take(first);
+  ready_take(first, copy_stream);
   for (ladei_pipe_slot *slot = next; slot != NULL && count < ring->joined.most; slot = next) {
     next = TAILQ_NEXT(slot, link);
     if (!ladei_pipe_slot_joins(slot)) continue;
     bytes += slot->bytes;
-    if (bytes > ring->joined.bytes) break;
-    ready_take(slot);
+    if (bytes > ring->joined.bytes || bytes > turn_left) break;
+    ready_take(slot, copy_stream);
     last->joined = slot;
     last = slot;
     count++;
@@ -314,13 +327,14 @@ static void turn_count(const ladei_pipe_slot *first) {
 
 static void take_copy(ladei_pipe_ring *ring, const ladei_pipe_order *order) {
   ladei_pipe_slot *slot = order->slot;
+  ladei_pipe_copy_stream *copy_stream = copy_stream_next(order->transfer);
   if (slot->state != LADEI_PIPE_SLOT_READY) {
-    slot->copy_stream = order->transfer->copy_stream;
+    slot->copy_stream = copy_stream;
     chunk_begin(slot_begin(ring, slot, LADEI_PIPE_SLOT_COPYING), order->transfer);
   } else if (ladei_pipe_slot_joins(slot)) {
-    ready_join(slot);
+    ready_join(slot, copy_stream);
   } else {
-    ready_take(slot);
+    ready_take(slot, copy_stream);
   }
   turn_count(slot);
 }

@@ -68,10 +68,9 @@ static bool pick_asking(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
 
 /*
  * Note [Short transfers]
- * Copies are queued as soon as possible, so that the link never waits: eight chunks of 5 MiB are 0.7 ms on a link of 55
- * GB/s. A transfer of 64 KiB queued after them waited for all. On a stream of its own it waits for the copy that runs,
- * if an engine takes streams in turn, and otherwise for a turn (Note [Turns]). In virtual time, with streams in turn:
- * 1,056 -> 198 us (PipelineSchedule.SmallTransfersPassTheQueuedCopiesOfABulk). Short is far less than such a chunk;
+ * A transfer of 64 KiB queued after a bulk's copies on one stream waited for all of them. On a stream of its own it waits
+ * for the turns that are queued (Note [Turns]). In virtual time: 1,056 -> 248 us with streams in turn, and 478 where the
+ * engine stays with one (PipelineSchedule.SmallTransfersHaveTheirTurnBesideABulk). Short is far less than such a chunk;
  * urgent transfers pass in the same way.
  */
 enum { SHORT_TRANSFER_BYTES = 1 << 20 };
@@ -123,7 +122,7 @@ enum { HELD_BLOCKS = 6 };
 
 /* Whether READY slots that may be joined wait for more of them. */
 static bool ready_waits(const ladei_pipe_ring *ring) {
-  bool ahead = ring->copy_streams[0].under_way_bytes / HELD_BLOCKS >= ring->blocks.bytes;
+  bool ahead = ladei_pipe_ring_first_bytes(ring) / HELD_BLOCKS >= ring->blocks.bytes;
   unsigned count = 0;
   size_t bytes = 0;
   if (ring->joined.most < 2 || ring->host.out == 0 || !ahead) return false;
@@ -138,41 +137,51 @@ static bool ready_waits(const ladei_pipe_ring *ring) {
 
 /*
  * Note [Turns]
- * A copy engine goes on with one stream as long as that has copies queued, and takes up another stream in a gap. So
- * beside a bulk whose copies follow each other without a gap, another stream waits until the bulk is over: on an H200
- * at 51 GB/s 64 KiB waited 0.35 to 0.65 ms in the median and 10 to 50 ms in the 99th percentile, at 53 GB/s 80 ms, all
- * of the bulk; and one of two pipelines had a hundredth of the link (benchmarks/results/h200/small_beside_bulk.txt;
- * "sim" with engine_stays does the same). So a copy stream that others wait for, those of the same ring or of other
- * pipelines, queues no more than its turn, and then nothing until all of that is over. A turn is four of the copies
- * that the link needs, 0.5 ms, and longer beside copies queued after a caller's stream, which may have to wait for that
- * in any case. A stream whose copies pass others (Note [Short transfers]) rests for other pipelines alone. A stream
- * that waits for a caller's stream rests for none: a caller may wait until all of it is queued, and only then let its
- * stream go on. Then 64 KiB took 0.72 ms in the median and 1.0 to 1.1 in the 99th percentile, and the second pipeline
- * had 0.99 of its bytes when the first was through. (small_beside_bulk_turns.txt, transfers_beside.json; while there is
- * always one of 64 KiB, a gap of some 40 us each costs the bulk a tenth.)
+ * A copy engine goes on with one stream as long as that has copies queued, and takes up another stream in a gap. A
+ * program's own copy of 64 KiB waited 161 ms beside a load of 8 GiB, all of its copies, on an H200; and so it did beside
+ * a loop that keeps two copies queued on one stream (shared/cases/measured/h200_peerload.jsonl, "foreign"). Where streams
+ * run empty the engine takes them up one after the other: beside 8 copies of 2 MiB on four streams it took 0.34 ms in
+ * the median and 0.44 in the 99th percentile, beside turns of 16 MiB on one stream 0.17 and 0.34, and the loops had
+ * 50.8 and 52.1 GB/s. The rate is that of 2 MiB alone in the first case, and lower than that of 8 MiB by the gaps in
+ * the second. So no copy stream queues more than its turn, and then nothing until all of that is over; and bulk has two
+ * copy streams, one of which has its turn under way while the end of the other's is found and the next one queued:
+ *
+ *   first     |== turn ==|            |== turn ==|            | runs empty: the engine takes up the next stream, of
+ *   second               |== turn ==|            |== turn ==|   whichever program
+ *
+ * A turn is 1.5 of the copies that the link needs, 0.17 ms: one joined copy. While short transfers of the same ring copy
+ * it is half of that. Only a stream that waits for a caller's stream has no turns: a caller may wait until all of it is
+ * queued, and only then let its stream go on; it holds no more than the ring's blocks, or 32 MiB of a transfer that
+ * needs none (core_schedule.c, Note [Copies under way]). While a copy is measured the two streams do not overlap, as the
+ * one would count the other's bytes. In virtual time, engine_stays, a foreign copy of 64 KiB every 2 ms beside a load:
+ * PipelineSchedule.ForeignCopiesHaveTheirTurn.
  */
-enum { LONG_TURNS = 4 };
-
-/* Whether other copies wait for the engine: other pipelines', short ones, and after LONG_TURNS turns any stream's. */
-static bool others_wait(const ladei_pipe_ring *ring, const ladei_pipe_copy_stream *copy_stream) {
-  if (ring->turns.shared) return true;
-  if (copy_stream->index == LADEI_PIPE_COPY_STREAM_SHORT) return false;
-  if (!ladei_pipe_copy_stream_rests(&ring->copy_streams[LADEI_PIPE_COPY_STREAM_SHORT])) return true;
-  bool others = false;
-  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAM_SHORT && !others; i++)
-    others = i != copy_stream->index && !ladei_pipe_copy_stream_rests(&ring->copy_streams[i]);
-  return others && copy_stream->turn_bytes / LONG_TURNS >= ring->turns.most_bytes;
+uint64_t ladei_pipe_turn_left(const ladei_pipe_ring *ring, const ladei_pipe_copy_stream *copy_stream) {
+  const ladei_pipe_copy_stream *passing = &ring->copy_streams[LADEI_PIPE_COPY_STREAM_SHORT];
+  uint64_t most = ring->turns.most_bytes;
+  if (most == 0 || ladei_pipe_copy_stream_waits(copy_stream)) return UINT64_MAX;
+  if (copy_stream != passing && !ladei_pipe_copy_stream_rests(passing)) most = most / 2 + 1;
+  if (ladei_pipe_copy_stream_rests(copy_stream)) return most;
+  return copy_stream->turn_bytes < most ? most - copy_stream->turn_bytes : 0;
 }
 
-/* Whether it has queued its turn, and others wait. */
-static bool turn_is_over(const ladei_pipe_ring *ring, const ladei_pipe_copy_stream *copy_stream) {
-  return ring->turns.most_bytes > 0 && copy_stream->turn_bytes >= ring->turns.most_bytes &&
-         !ladei_pipe_copy_stream_rests(copy_stream) && others_wait(ring, copy_stream);
+/* One whose turn is under way goes on first, so that the other one is found empty. */
+ladei_pipe_copy_stream *ladei_pipe_turn_stream(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
+  const ladei_pipe_copy_stream *own = transfer->copy_stream;
+  const ladei_pipe_copy_stream *second = &ring->copy_streams[LADEI_PIPE_COPY_STREAM_SECOND];
+  bool left = ladei_pipe_turn_left(ring, own) > 0;
+  if (own->index != 0 || ring->turns.most_bytes == 0) return left ? (ladei_pipe_copy_stream *)own : NULL;
+  bool rests = ladei_pipe_copy_stream_rests(own), second_rests = ladei_pipe_copy_stream_rests(second);
+  bool second_left = ladei_pipe_turn_left(ring, second) > 0;
+  if (ring->turns.single && !rests && !second_rests) return NULL;
+  if (!second_rests && second_left) return (ladei_pipe_copy_stream *)second;
+  if (left && !(ring->turns.single && !second_rests)) return (ladei_pipe_copy_stream *)own;
+  return second_left && !(ring->turns.single && !rests) ? (ladei_pipe_copy_stream *)second : NULL;
 }
 
-/* Whether its copies wait for others' turn. */
+/* Whether its copies wait for the end of a turn. */
 static bool transfer_rests(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
-  return transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE && turn_is_over(ring, transfer->copy_stream);
+  return transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE && ladei_pipe_turn_stream(ring, transfer) == NULL;
 }
 
 /* The first READY slot that need not wait for more to be joined to; NULL: none. */
@@ -244,8 +253,11 @@ static bool pick_copy_or_record(const ladei_pipe_ring *ring, ladei_pipe_order *o
     uint64_t left = transfer->bytes - transfer->issued_bytes;
     uint64_t begun = left < transfer->chunk_bytes ? left : transfer->chunk_bytes;
     uint64_t bytes = order->slot->state == LADEI_PIPE_SLOT_READY ? order->slot->bytes : begun;
+    const ladei_pipe_copy_stream *turn = transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE
+                                             ? ladei_pipe_turn_stream(ring, transfer)
+                                             : transfer->copy_stream;
     if (bytes >= EVENT_BYTES)
-      (void)copy_stream_pick_record(transfer->copy_stream, order); /* where there is none to record, the copy is next */
+      (void)copy_stream_pick_record(turn, order); /* where there is none to record, the copy is next */
   }
   return true;
 }
@@ -282,7 +294,7 @@ static bool pick_record_last(const ladei_pipe_ring *ring, ladei_pipe_order *orde
  */
 static unsigned reads_most(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
   if (!ring->host.paces || !ladei_pipe_transfer_queues_first(transfer)) return ring->host.window;
-  uint64_t bytes = ring->copy_streams[0].under_way_bytes;
+  uint64_t bytes = ladei_pipe_ring_first_bytes(ring);
   const ladei_pipe_slot *slot;
   TAILQ_FOREACH (slot, &ring->lists.ready, link) bytes += slot->bytes;
   uint64_t blocks = bytes / ring->blocks.bytes, enough = 2 * (uint64_t)ring->blocks.ahead / 3;
@@ -307,7 +319,8 @@ static unsigned blocks_unneeded(const ladei_pipe_ring *ring, const ladei_pipe_co
 /* Whether the transfer's copies pass some that are queued: Note [Short transfers]. */
 static bool transfer_passes(const ladei_pipe_core_transfer *transfer) {
   const ladei_pipe_copy_stream *streams = transfer->ring->copy_streams;
-  return transfer->copy_stream == &streams[LADEI_PIPE_COPY_STREAM_SHORT] && streams[0].under_way_bytes > 0;
+  return transfer->copy_stream == &streams[LADEI_PIPE_COPY_STREAM_SHORT] &&
+         ladei_pipe_ring_first_bytes(transfer->ring) > 0;
 }
 
 /*

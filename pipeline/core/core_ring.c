@@ -96,7 +96,7 @@ size_t ladei_pipe_core_chunk_in_window(const ladei_pipe_ring *ring, size_t chunk
 
 bool ladei_pipe_core_set_link(ladei_pipe_ring *ring, size_t chunk, unsigned requests, uint64_t window_bytes) {
   if (ring->joined.most > 1) ring->joined.bytes = LADEI_PIPE_JOINED_CHUNKS * chunk;
-  if (ring->turns.most_bytes > 0 && chunk > 0) ring->turns.most_bytes = (uint64_t)LADEI_PIPE_TURN_CHUNKS * chunk;
+  if (ring->turns.most_bytes > 0 && chunk > 0) ring->turns.most_bytes = (uint64_t)LADEI_PIPE_TURN_HALVES * chunk / 2;
   return ladei_pipe_core_grow_blocks(ring, ladei_pipe_core_chunk_in_window(ring, chunk, requests, window_bytes));
 }
 
@@ -114,7 +114,7 @@ void ladei_pipe_core_set_joined(ladei_pipe_ring *ring, unsigned most, size_t byt
 
 void ladei_pipe_core_set_turn(ladei_pipe_ring *ring, uint64_t bytes) { ring->turns.most_bytes = bytes; }
 
-void ladei_pipe_core_set_shared(ladei_pipe_ring *ring, bool shared) { ring->turns.shared = shared; }
+void ladei_pipe_core_set_single(ladei_pipe_ring *ring, bool single) { ring->turns.single = single; }
 
 void ladei_pipe_core_set_calls(ladei_pipe_ring *ring, unsigned most) {
   ring->calls.most = most;
@@ -170,6 +170,17 @@ bool ladei_pipe_core_polls(const ladei_pipe_core *core) {
     polls = polls || !TAILQ_EMPTY(&core->rings[0].copy_streams[i].pending) ||
             !TAILQ_EMPTY(&core->rings[1].copy_streams[i].pending);
   return polls || ladei_pipe_core_awaits_block(&core->rings[0]) || ladei_pipe_core_awaits_block(&core->rings[1]);
+}
+
+bool ladei_pipe_core_turn_awaited(const ladei_pipe_core *core) {
+  bool awaited = false;
+  for (unsigned i = 0; i < 2; i++) {
+    const ladei_pipe_ring *ring = &core->rings[i];
+    const ladei_pipe_core_transfer *next = ring->schedule.issuing;
+    bool waits = !TAILQ_EMPTY(&ring->lists.ready) || (next != NULL && ladei_pipe_transfer_copies_first(next));
+    awaited = awaited || (waits && ring->turns.most_bytes > 0 && ladei_pipe_ring_first_bytes(ring) > 0);
+  }
+  return awaited;
 }
 
 bool ladei_pipe_core_copies(const ladei_pipe_ring *ring) {

@@ -210,7 +210,9 @@ void ladei_pipe_link_look_locked(lade_pipeline *pipeline, ladei_pipe_ring *ring)
   ladei_pipe_side *side = ladei_pipe_side_of(pipeline, ring);
   ladei_pipe_link_tell(side, ladei_pipe_core_copies(ring));
   uint32_t copiers = atomic_load_explicit(&side->probe.link->copiers, memory_order_relaxed);
-  ladei_pipe_core_set_shared(ring, copiers > (side->copies ? 1u : 0u));
+  bool shared = copiers > (side->copies ? 1u : 0u);
+  /* Beside other pipelines no measurement is undisturbed, and one stream would have the smaller part of the link. */
+  ladei_pipe_core_set_single(ring, !shared && pipeline->chunk_adapts && ladei_pipe_probe_is_due(&side->probe));
 }
 
 void ladei_pipe_ring_shares_update_awaited(lade_pipeline *pipeline) {

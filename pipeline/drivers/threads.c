@@ -275,6 +275,7 @@ static bool idle_wait(threads_state *state, threads_bed *bed, uint64_t since_ns,
   if (polls) {
     sleep_ns = waited_ns / 4;
     sleep_ns = sleep_ns < SLEEP_LEAST_NS ? SLEEP_LEAST_NS : sleep_ns > SLEEP_MOST_NS ? SLEEP_MOST_NS : sleep_ns;
+    if (ladei_pipe_core_turn_awaited(&pipeline->core)) sleep_ns = SLEEP_LEAST_NS; /* Note [Turns] in core_pick.c */
     state->poller = true;
   }
   if (reaps) reaped = requests_reap(state, spins ? 0 : sleep_ns);

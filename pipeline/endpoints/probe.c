@@ -10,6 +10,7 @@
  *     its start, and the events, more than the link. So the result makes longer copies, and these are measured next.
  *     Copies that avoid the link (within a device, from peers) are not counted: they can only make it seem slower.
  * I3  The known rate of a link only grows, and is known to all pipelines of the runtime that copy over it.
+ *     Streams of one side take turns; while a measurement is due they do not overlap (ladei_pipe_probe_is_due).
  * I4  A failure here fails nothing else: the direction goes on with the chunks it has.
  * Locks: none; the state is atomic. Called by the threads that execute COPY and POLL.
  */
@@ -81,6 +82,11 @@ bool ladei_pipe_probe_begin(const lade_runtime *runtime, const ladei_stream *str
     state_set(probe, PROBE_OFF);
   }
   return begun;
+}
+
+bool ladei_pipe_probe_is_due(ladei_pipe_probe *probe) {
+  return atomic_load_explicit(&probe->state, memory_order_relaxed) != PROBE_OFF &&
+         atomic_load_explicit(&probe->let, memory_order_relaxed) <= 1;
 }
 
 void ladei_pipe_probe_end(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe,

@@ -17,4 +17,7 @@ void ladei_pipe_probe_end(const lade_runtime *runtime, const ladei_stream *strea
 /* After copies of the direction were found finished. */
 void ladei_pipe_probe_read(const lade_runtime *runtime, ladei_pipe_probe *probe);
 
+/* Whether the next long copy is measured: no other copies of the side should run beside it. */
+bool ladei_pipe_probe_is_due(ladei_pipe_probe *probe);
+
 #endif /* LADE_PIPELINE_ENDPOINTS_PROBE_H */

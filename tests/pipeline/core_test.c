@@ -88,8 +88,9 @@ static void check_copied_slot(const ladei_pipe_slot *slot) {
               t->transfer.dependency == LADEI_PIPE_DEPENDENCY_AWAITED);
   unsigned index = slot->copy_stream->index;
   LADE_EXPECT_EQ_INT(index > 0 && index < LADEI_PIPE_COPY_STREAM_SHORT, t->waits);
+  bool first = index == 0 || index == LADEI_PIPE_COPY_STREAM_SECOND;
   bool passes = t->transfer.bytes <= 1 << 20 || t->transfer.level > LADEI_PIPE_PRIORITY_NORMAL;
-  LADE_EXPECT(t->waits || index == (passes ? LADEI_PIPE_COPY_STREAM_SHORT : 0));
+  LADE_EXPECT(t->waits || (passes ? index == LADEI_PIPE_COPY_STREAM_SHORT : first));
   LADE_EXPECT(!t->waits || t->copy_stream == NULL || t->copy_stream == slot->copy_stream);
   t->copy_stream = slot->copy_stream;
   if (slot->ring->direction == LADE_TO_DEVICE && !t->transfer.no_host) LADE_EXPECT_EQ_UINT(t->host[chunk_of(slot)], 1);
@@ -106,7 +107,8 @@ static void check_copy(const ladei_pipe_order *order) {
     bytes += slot->bytes;
     if (order->slot->joined == NULL) continue;
     LADE_EXPECT(slot->transfer->joins && !slot->transfer->unstaged);
-    LADE_EXPECT_EQ_UINT(slot->copy_stream->index, 0);
+    LADE_EXPECT_EQ_PTR(slot->copy_stream, order->slot->copy_stream);
+    LADE_EXPECT(slot->copy_stream->index == 0 || slot->copy_stream->index == LADEI_PIPE_COPY_STREAM_SECOND);
     LADE_EXPECT_EQ_INT(ring->direction, LADE_TO_DEVICE);
   }
   LADE_EXPECT(count == 1 || (count <= ring->joined.most && bytes <= ring->joined.bytes));
@@ -274,7 +276,7 @@ static void check_end(model *m) {
 
 static void step(model *m) {
   if (support_random_one_in(&m->random, 20))
-    ladei_pipe_core_set_shared(&m->core.rings[support_random_below(&m->random, 2)],
+    ladei_pipe_core_set_single(&m->core.rings[support_random_below(&m->random, 2)],
                                support_random_one_in(&m->random, 2));
   switch (support_random_below(&m->random, 10)) {
   case 0:
@@ -354,7 +356,8 @@ static void run_seed(uint64_t seed, unsigned failure_one_in, unsigned cancel_one
   m->core.rings[0].host.paces = support_random_one_in(&m->random, 2);
   if (support_random_one_in(&m->random, 2))
     for (unsigned i = 0; i < 2; i++)
-      ladei_pipe_core_set_turn(&m->core.rings[i], support_random_between(&m->random, 1, 30) * m->scale);
+      ladei_pipe_core_set_turn(&m->core.rings[i],
+                               support_random_between(&m->random, 5, 30) * m->scale); /* no shorter than a chunk */
   if (support_random_one_in(&m->random, 2)) {
     ladei_pipe_core_set_blocks(&m->core, (size_t)(5 * m->scale), (size_t)(5 * m->scale));
     ladei_pipe_core_set_joined(&m->core.rings[0], (unsigned)support_random_between(&m->random, 1, 4),
@@ -490,41 +493,50 @@ static bool copy_pass(ladei_pipe_core *core) {
   return false;
 }
 
-/* Note [Turns] in core_pick.c: of four chunks that are read, two are a turn. */
-LADE_TEST(PipelineCore, QueuesNoMoreThanItsTurnWhereOthersWait) {
-  enum { MIB = 1 << 20, CHUNKS = 4 };
+/* Note [Turns] in core_pick.c: of six chunks that are read, two are a turn, and two streams take turns. */
+LADE_TEST(PipelineCore, QueuesNoMoreThanItsTurn) {
+  enum { MIB = 1 << 20, CHUNKS = 6 };
   char blocks[CHUNKS];
-  ladei_pipe_core core;
-  ladei_pipe_order order, reads[CHUNKS];
-  ladei_pipe_core_transfer transfer = {.bytes = 2 * CHUNKS * MIB, .chunk_bytes = MIB, .level = 1};
-  LADE_ASSERT_OK(ladei_pipe_core_init(&core, CHUNKS));
-  ladei_pipe_core_set_blocks(&core, MIB, MIB);
-  ladei_pipe_core_set_turn(&core.rings[0], 2 * MIB);
-  ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
-  for (int i = 0; i < CHUNKS; i++) {
-    (void)order_pass(&core, LADEI_PIPE_ALLOW_HOST, LADEI_PIPE_ORDER_ACQUIRE, &blocks[i]);
-    LADE_ASSERT(ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &reads[i]) &&
-                reads[i].kind == LADEI_PIPE_ORDER_READ);
+  for (unsigned streams = 1; streams <= 2; streams++) {
+    ladei_pipe_core core;
+    ladei_pipe_order order, reads[CHUNKS];
+    ladei_pipe_core_transfer transfer = {.bytes = 2 * CHUNKS * MIB, .chunk_bytes = MIB, .level = 1};
+    LADE_ASSERT_OK(ladei_pipe_core_init(&core, CHUNKS));
+    ladei_pipe_core_set_blocks(&core, MIB, MIB);
+    ladei_pipe_core_set_turn(&core.rings[0], 2 * MIB);
+    ladei_pipe_core_set_single(&core.rings[0], streams == 1);
+    ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
+    for (int i = 0; i < CHUNKS; i++) {
+      (void)order_pass(&core, LADEI_PIPE_ALLOW_HOST, LADEI_PIPE_ORDER_ACQUIRE, &blocks[i]);
+      LADE_ASSERT(ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &reads[i]) &&
+                  reads[i].kind == LADEI_PIPE_ORDER_READ);
+    }
+    for (int i = 0; i < CHUNKS; i++) (void)ladei_pipe_core_complete(&core, &reads[i], LADE_OK, NULL);
+    for (unsigned i = 0; i < 2 * streams; i++) LADE_EXPECT(copy_pass(&core));
+    LADE_EXPECT(!copy_pass(&core));
+    LADE_EXPECT_EQ_UINT(core.rings[0].copy_streams[0].under_way_bytes, 2 * MIB);
+    LADE_EXPECT_EQ_UINT(core.rings[0].copy_streams[LADEI_PIPE_COPY_STREAM_SECOND].under_way_bytes,
+                        (streams - 1) * 2 * MIB);
+    LADE_EXPECT(ladei_pipe_core_turn_awaited(&core));
+    LADE_EXPECT_OK(ladei_pipe_core_check(&core));
+    ladei_pipe_core_poll_wake(&core);
+    unsigned copies = 0;
+    for (bool over = false; ladei_pipe_core_next(&core, 0, &order);) { /* the first chunk is over, the second not */
+      bool late = order.kind == LADEI_PIPE_ORDER_POLL && over;
+      over = over || order.kind == LADEI_PIPE_ORDER_POLL;
+      copies += order.kind == LADEI_PIPE_ORDER_COPY;
+      (void)ladei_pipe_core_complete(&core, &order, late ? LADE_NOT_READY : LADE_OK, NULL);
+    }
+    LADE_EXPECT_EQ_UINT(copies, 0);
+    ladei_pipe_core_poll_wake(&core); /* all of it is over: the next turn */
+    while (ladei_pipe_core_next(&core, 0, &order)) {
+      copies += order.kind == LADEI_PIPE_ORDER_COPY;
+      (void)ladei_pipe_core_complete(&core, &order, LADE_OK, NULL);
+    }
+    LADE_EXPECT_EQ_UINT(copies, CHUNKS - 2 * streams);
+    LADE_EXPECT(!ladei_pipe_core_copies(&core.rings[0]));
+    core_end(&core, &transfer);
   }
-  for (int i = 0; i < CHUNKS; i++) (void)ladei_pipe_core_complete(&core, &reads[i], LADE_OK, NULL);
-  ladei_pipe_core_set_shared(&core.rings[0], true);
-  LADE_EXPECT(copy_pass(&core));
-  LADE_EXPECT(copy_pass(&core));
-  LADE_EXPECT(!copy_pass(&core));
-  ladei_pipe_core_set_shared(&core.rings[0], false); /* nobody waits */
-  LADE_EXPECT(copy_pass(&core));
-  ladei_pipe_core_set_shared(&core.rings[0], true);
-  LADE_EXPECT(!copy_pass(&core));
-  LADE_EXPECT_OK(ladei_pipe_core_check(&core));
-  ladei_pipe_core_poll_wake(&core); /* all of it is over: the next turn */
-  unsigned copies = 0;
-  while (ladei_pipe_core_next(&core, 0, &order)) {
-    copies += order.kind == LADEI_PIPE_ORDER_COPY;
-    (void)ladei_pipe_core_complete(&core, &order, LADE_OK, NULL);
-  }
-  LADE_EXPECT_EQ_UINT(copies, 1);
-  LADE_EXPECT(!ladei_pipe_core_copies(&core.rings[0]));
-  core_end(&core, &transfer);
 }
 
 /* A caller may wait until all copies of a transfer are queued, and only then let the stream go on that they wait for. */
@@ -540,7 +552,6 @@ LADE_TEST(PipelineCore, QueuesAllThatWaitsForAStreamOfTheCallers) {
   ladei_pipe_core_set_blocks(&core, MIB, MIB);
   ladei_pipe_core_set_turn(&core.rings[0], MIB);
   ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
-  ladei_pipe_core_set_shared(&core.rings[0], true);
   while (ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order)) {
     LADE_ASSERT(acquired < CHUNKS || order.kind != LADEI_PIPE_ORDER_ACQUIRE);
     order.block = order.kind == LADEI_PIPE_ORDER_ACQUIRE ? &blocks[acquired++] : NULL;
