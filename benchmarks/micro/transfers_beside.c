@@ -4,6 +4,9 @@
  * device. Sources are pages of a file in memory; sinks are memory of the program. After a pass that does not count.
  *
  *   small_median, small_p99   64 KiB of one submitter, one after the other, beside the bulk of another; urgent ones; alone
+ *   foreign_median, foreign_p99, foreign_rate   64 KiB copies of the program's own, one every 2 ms, beside eight bulks from a file
+ *                             or pinned memory, or beside plain copies of 32 MiB, all queued on one stream; alone. Microseconds; and
+ *                             GB/s of the bulk meanwhile, which "undisturbed" has without the small ones
  *   both_ways                 bulk to the device and to the host at once, staged, and from and to pinned memory, against pinned
  *                             copies of 32 MiB both ways at once by the driver alone; GB/s of both together
  *   two_pipelines             what the slower has done when the faster is through, as a part; against two submitters of one
@@ -278,6 +281,100 @@ static bool both_case(bench *b, const bench_case *self) {
          bench_measure(b, self->name, json_pack("{s:I}", "bytes", (json_int_t)world.bytes), "GB/s", variants, 4);
 }
 
+/* --- copies of the program's own ---------------------------------------------------------------------------------- */
+
+enum { FOREIGN_BULKS = 8, FOREIGN_EVERY_NS = 2000000, FOREIGN_ALONE = 200 };
+
+typedef enum foreign_bulk { FOREIGN_NONE, FOREIGN_STAGED, FOREIGN_PINNED, FOREIGN_COPIES } foreign_bulk;
+
+typedef struct foreign_run {
+  foreign_bulk bulk;
+  bool undisturbed; /* no small copies */
+  double part;      /* of the latencies, in order; 0: GB/s of the bulk */
+} foreign_run;
+
+static bool foreign_copy(double *out_us) {
+  const lade_runtime_ops *ops = world.runtime->ops;
+  void *self = world.runtime->self;
+  double begun = bench_seconds();
+  bool good = succeeded(ops->copy(self, LADEI_COPY_H2D, world.device + 2 * world.bytes, world.pinned[1], SMALL_BYTES,
+                                  &world.resolved[1])) &&
+              succeeded(ops->stream_synchronize(self, &world.resolved[1]));
+  *out_us = (bench_seconds() - begun) * 1e6;
+  return good;
+}
+
+static bool copies_queue(void) {
+  const lade_runtime_ops *ops = world.runtime->ops;
+  bool good = true;
+  for (uint64_t at = 0; at < world.bytes && good; at += COPY_BYTES) {
+    good = succeeded(ops->copy(world.runtime->self, LADEI_COPY_H2D, world.device + at, world.pinned[0], COPY_BYTES,
+                               &world.resolved[0]));
+  }
+  return good;
+}
+
+/* Whether the bulk is over; `ticket` NULL: plain copies. */
+static bool foreign_is_over(lade_ticket *ticket) {
+  if (ticket != NULL) return lade_ticket_wait(ticket, 0) != LADE_ERR_TIMEOUT;
+  return world.runtime->ops->stream_query(world.runtime->self, &world.resolved[0]) != LADE_NOT_READY;
+}
+
+/* One bulk, and small copies at every tick until it is over. */
+static bool foreign_beside(const foreign_run *run, size_t *count) {
+  lade_ticket *ticket = NULL;
+  if (run->bulk == FOREIGN_STAGED)
+    ticket = bulk_submit(lade_pair_pipeline(world.pair), LADE_TO_DEVICE, file_endpoint(), world.device, 1);
+  else if (run->bulk == FOREIGN_PINNED)
+    ticket = pinned_submit(LADE_TO_DEVICE, world.pinned[0], world.device);
+  bool good = run->bulk == FOREIGN_COPIES ? copies_queue() : ticket != NULL;
+  double tick = bench_seconds();
+  while (good && !run->undisturbed && *count < MOST_SMALL && !foreign_is_over(ticket)) {
+    good = foreign_copy(&world.latencies[(*count)++]);
+    tick += FOREIGN_EVERY_NS * 1e-9;
+    double left = tick - bench_seconds();
+    if (left > 0)
+      (void)usleep((useconds_t)(left * 1e6));
+    else
+      tick = bench_seconds();
+  }
+  if (ticket != NULL) return finish(ticket) && good;
+  return succeeded(world.runtime->ops->stream_synchronize(world.runtime->self, &world.resolved[0])) && good;
+}
+
+static double foreign_value(void *user) {
+  const foreign_run *run = user;
+  size_t count = 0;
+  bool good = true;
+  double begun = bench_seconds();
+  for (int i = 0; i < FOREIGN_BULKS && good && run->bulk != FOREIGN_NONE; i++) good = foreign_beside(run, &count);
+  double seconds = bench_seconds() - begun;
+  while (good && run->bulk == FOREIGN_NONE && count < FOREIGN_ALONE) {
+    good = foreign_copy(&world.latencies[count++]);
+    (void)usleep(FOREIGN_EVERY_NS / 1000);
+  }
+  if (!good) return (double)NAN;
+  if (run->part == 0) return FOREIGN_BULKS * (double)world.bytes / seconds * 1e-9;
+  if (count == 0) return (double)NAN;
+  qsort(world.latencies, count, sizeof world.latencies[0], ascending);
+  return world.latencies[(size_t)((double)(count - 1) * run->part)];
+}
+
+static bool foreign_case(bench *b, const bench_case *self) {
+  double part = *(const double *)self->user;
+  bool rate = part == 0;
+  foreign_run staged = {FOREIGN_STAGED, false, part}, pinned = {FOREIGN_PINNED, false, part};
+  foreign_run copies = {FOREIGN_COPIES, false, part}, alone = {FOREIGN_NONE, false, part};
+  foreign_run undisturbed = {FOREIGN_STAGED, true, part};
+  const bench_variant variants[] = {{"lade", foreign_value, &staged},
+                                    {"lade_pinned", foreign_value, &pinned},
+                                    {"copies", foreign_value, &copies},
+                                    rate ? (bench_variant){"undisturbed", foreign_value, &undisturbed}
+                                         : (bench_variant){"alone", foreign_value, &alone}};
+  return world_open(b) && bench_measure(b, self->name, json_pack("{s:I}", "bytes", (json_int_t)world.bytes),
+                                        rate ? "GB/s" : "us", variants, 4);
+}
+
 /* --- two pipelines ------------------------------------------------------------------------------------------------ */
 
 static uint64_t bytes_done(lade_ticket *ticket) {
@@ -363,16 +460,19 @@ static bool window_case(bench *b, const bench_case *self) {
 }
 
 int main(int argc, char **argv) {
-  static const double median = 0.5, p99 = 0.99;
+  static const double median = 0.5, p99 = 0.99, rate = 0;
   static const uint64_t short_bytes = UINT64_C(512) << 20;
   static const bench_case cases[] = {
       {"small_median", "64 KiB beside a bulk transfer, median", small_case, &median},
       {"small_p99", "64 KiB beside a bulk transfer, 99th percentile", small_case, &p99},
+      {"foreign_median", "64 KiB of the program's own beside a bulk transfer, median", foreign_case, &median},
+      {"foreign_p99", "the same, 99th percentile", foreign_case, &p99},
+      {"foreign_rate", "the bulk transfer meanwhile", foreign_case, &rate},
       {"both_ways", "to the device and to the host at once", both_case, NULL},
       {"two_pipelines", "what the slower of two has done when the faster is through", share_case, NULL},
       {"windows", "blocks under way: the default, and other sizes", window_case, NULL},
       {"windows_512m", "the same, 512 MiB", window_case, &short_bytes},
   };
-  int exit_status = bench_main(argc, argv, "What do transfers do to each other?", cases, 6);
+  int exit_status = bench_main(argc, argv, "What do transfers do to each other?", cases, 9);
   return world_close() ? exit_status : 1;
 }
