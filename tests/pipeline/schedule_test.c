@@ -543,7 +543,9 @@ static void foreign_beside(lade_direction direction, bool pinned_bulk, bool urge
     uint64_t at_ns = lade_runtime_now_ns(s.runtime);
     LADE_ASSERT_OK(lade_copy_async(s.runtime, in ? s.device : small, in ? small : s.device, SMALL, stream));
     LADE_ASSERT_OK(lade_event_record(s.runtime, event, stream));
-    while (s.runtime->ops->event_query(s.runtime->self, event) == LADE_NOT_READY) (void)lade_ticket_wait(bulk, STEP_NS);
+    while (s.runtime->ops->event_query(s.runtime->self, event) == LADE_NOT_READY)
+      if (lade_ticket_wait(bulk, STEP_NS) != LADE_ERR_TIMEOUT)
+        LADE_ASSERT_OK(lade_stream_synchronize(s.runtime, stream));
     taken[i] = lade_runtime_now_ns(s.runtime) - at_ns;
     if (taken[i] < EVERY_NS) (void)lade_ticket_wait(bulk, EVERY_NS - taken[i]);
   }
