@@ -255,6 +255,16 @@ static void index_fill(staging_use *s, lade_record_index **out) {
   }
 }
 
+/* An error of the batch's copies, found late, gives the batch back nevertheless: then it is not handed out any more.
+ * Bug: the test expected the second attempt to succeed, and failed where a copy was queued after the batch's hand-out. */
+static void batch_return(staging_use *s, lade_loader *loader, const lade_batch *batch) {
+  lade_status status = lade_loader_return(loader, batch, s->stream);
+  support_note(&s->first, status);
+  if (status == LADE_OK) return;
+  lade_status again = lade_loader_return(loader, batch, s->stream);
+  if (again != LADE_ERR_INVALID_ARGUMENT) LADE_EXPECT_OK(again);
+}
+
 static lade_status loader_scenario(lade_runtime *runtime, void *user) {
   staging_use s = *(const staging_use *)user;
   lade_record_index *index = NULL;
@@ -277,7 +287,7 @@ static lade_status loader_scenario(lade_runtime *runtime, void *user) {
     SUPPORT_TWICE(&s.first, lade_loader_next(loader, s.stream, LADE_WAIT_FOREVER, &batch));
     goes_on = batch.count > 0;
     records += batch.count;
-    if (goes_on) SUPPORT_TWICE(&s.first, lade_loader_return(loader, &batch, s.stream));
+    if (goes_on) batch_return(&s, loader, &batch);
   }
   LADE_EXPECT_EQ_UINT(records, lade_index_count(index));
   SUPPORT_TWICE(&s.first, lade_loader_stats_get(loader, &stats));
