@@ -83,7 +83,7 @@ static int command_run(int argc, char **argv) {
   if (is_help || is_version || is_one_of(argv[1], "--help", "-h")) {
     int words = is_help ? 3 : 2;
     if (argc > words) {
-      message_print("lade", argv[words], "is one word too many behind %s", argv[1]);
+      message_print("lade", argv[words], "is one word too many after %s", argv[1]);
       return EXIT_BAD;
     }
     return is_version ? version() : help(argc > 2 ? argv[2] : NULL);

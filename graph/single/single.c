@@ -180,10 +180,10 @@ static bool stream_stays(const lade_graph *graph, const ladei_stream *stream) {
 static lade_status device_finish(const lade_graph *graph, size_t own) {
   size_t captures = atomic_load(&graph->allocator->routes.captures);
   if (captures > own)
-    return ladei_error(
-        LADE_ERR_CAPTURE, 0,
-        "graph: no event is behind its last launch, and waiting for device %d would break the captures under way, %zu",
-        graph->allocator->device, captures - own);
+    return ladei_error(LADE_ERR_CAPTURE, 0,
+                       "graph: no event was recorded after its last launch, and waiting for device %d would break the "
+                       "captures under way, %zu",
+                       graph->allocator->device, captures - own);
   ladei_capture_mode mode = ladei_capture_mode_relax(graph->allocator->runtime);
   lade_status status = ops_of(graph)->device_synchronize(self_of(graph), graph->allocator->device);
   ladei_capture_mode_restore(graph->allocator->runtime, mode);

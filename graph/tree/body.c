@@ -562,7 +562,7 @@ lade_status ladei_tree_context_call(ladei_tree_context *context) {
   if (status != LADE_OK) status = callback_failed(context, "the body", status);
   if (tree->after != NULL) {
     lade_status after = tree->after(tree->hook_user, context->shown.stage, context->shown.stream);
-    if (status == LADE_OK && after != LADE_OK) status = callback_failed(context, "the callback behind the body", after);
+    if (status == LADE_OK && after != LADE_OK) status = callback_failed(context, "the callback after the body", after);
   }
   if (status == LADE_OK) status = outputs_check(context);
   if (status == LADE_OK && (context->run->faults & LADEI_TREE_FAULT_CALLBACK) != 0)

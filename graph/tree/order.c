@@ -131,7 +131,7 @@ lade_status ladei_tree_order_before(lade_graph_tree *tree, const ladei_stream *s
   }
   if (status == LADE_OK) return LADE_OK;
   waited_return(tree);
-  return ladei_error_prefix(status, "graph tree: the order behind earlier runs: ");
+  return ladei_error_prefix(status, "graph tree: the order after earlier runs: ");
 }
 
 static void gates_forget(lade_graph_tree *tree) {

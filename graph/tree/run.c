@@ -332,7 +332,7 @@ static void eager_tell(const ladei_tree_run *run, uint32_t reason) {
   static const char *const reasons[LADE_GRAPH_REASON_COUNT] = {
       [LADE_GRAPH_REASON_MUTATED] = "it writes to an input that is neither static nor an output of the path",
       [LADE_GRAPH_REASON_LIMIT] = "a limit on recordings is reached",
-      [LADE_GRAPH_REASON_CHECKPOINT] = "the pool could not be brought to the state behind the path"};
+      [LADE_GRAPH_REASON_CHECKPOINT] = "the pool could not be brought to the state after the path"};
   if ((run->function->eager_told >> reason & 1u) != 0) return;
   run->function->eager_told |= 1u << reason;
   ladei_log(LADE_LOG_WARN, "graph tree: function %s runs eagerly: %s", run->function->name, reasons[reason]);

@@ -180,5 +180,5 @@ void ladei_pinned_debug_take_back(ladei_pinned_debug *debug, unsigned char *memo
   if (own != NULL) own->freed = taken;
   ladei_lock_release(&debug->lock);
   if (written < guarded)
-    finding_note(debug, (uintptr_t)memory, "behind its end", requested_bytes + written, requested_bytes);
+    finding_note(debug, (uintptr_t)memory, "after its end", requested_bytes + written, requested_bytes);
 }

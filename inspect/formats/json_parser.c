@@ -320,7 +320,7 @@ static lade_status comma_pass(ladei_json_parser *parser) {
 }
 
 static lade_status end_next(ladei_json_parser *parser, ladei_json_token *out) {
-  if (parser->at < parser->bytes) return ladei_json_refuse(parser, "something behind the end");
+  if (parser->at < parser->bytes) return ladei_json_refuse(parser, "something after the end");
   out->kind = LADEI_JSON_END;
   return LADE_OK;
 }

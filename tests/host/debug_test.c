@@ -64,7 +64,7 @@ LADE_TEST_P(PinnedDebug, WriteBehindTheEndIsFoundAtFree, support_soft_runtimes, 
     block[sizes[i] + (size_t)i] = 1;
     LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
     LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).debug_findings, (uint64_t)i + 1);
-    LADE_EXPECT_CONTAINS_STR(lade_pinned_debug_last(own.pool), "behind its end; allocated by 0x");
+    LADE_EXPECT_CONTAINS_STR(lade_pinned_debug_last(own.pool), "after its end; allocated by 0x");
   }
   pinned_fixture_close(&own);
 }

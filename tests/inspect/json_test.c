@@ -108,7 +108,7 @@ LADE_TEST(Json, RefusesWhatIsNoSnapshot) {
             "[5]}}]}",
        "its blocks do not add up to its size", LADE_ERR_INVALID_ARGUMENT},
       {HEAD ",\"parts\":[{\"counters\":{\"a\":9223372036854775808}}]}", "in its range", LADE_ERR_INVALID_ARGUMENT},
-      {HEAD "} x", "byte 39: something behind the end", LADE_ERR_INVALID_ARGUMENT},
+      {HEAD "} x", "byte 39: something after the end", LADE_ERR_INVALID_ARGUMENT},
   };
   for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
     lade_test_context("%s", files[i].text);

@@ -39,7 +39,7 @@ static const char documentation[] =
     "several "
     "files TO-1-00001-of-00003, the first number counting the saves, and TO.index.json; the files of the save before "
     "are removed."
-    "\vSIZE is a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB behind it.\n"
+    "\vSIZE is a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB after it.\n"
     "LADE_ALLOC_CONF holds settings, such as storage:pread (docs/tuning.md).\n"
     "Exit status: 0; 1 if anything failed; 2 for the command line.";
 
@@ -84,7 +84,7 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
       argp_error(
           state,
           "--max-shard-size: '%s' is no size; expected a number of bytes from 1 on, or one with kB, MB, GB, KiB, "
-          "MiB or GiB behind it",
+          "MiB or GiB after it",
           argument);
     return 0;
   case KEY_ON:
