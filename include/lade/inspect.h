@@ -115,7 +115,7 @@ LADE_INLINE void lade_snapshot_options_init(lade_snapshot_options *options) {
  *
  * Parts are copied one after the other, each at one moment of its own. Where the histories of all parts that have memory
  * are on, those copied later are rolled back to the moment of the first; else the snapshot tells how much later each is
- * (lade_snapshot_part.skew_ns).
+ * (skew_ns of the part).
  *
  * @param parts    Borrowed for the call; `count` of them, at most 1,000.
  * @param options  Borrowed for the call; NULL for defaults.

@@ -111,7 +111,7 @@ typedef struct trees_item {
   bool automatic;                  /* TREES_RUN */
   const trees_argument *arguments; /* TREES_RUN: as many as the function has inputs; until the next read */
   trees_reference output;          /* TREES_RELEASE, TREES_RETAIN, TREES_READ */
-  uint32_t fault;                  /* TREES_FAIL: lade_graph_fault */
+  uint32_t fault;                  /* TREES_FAIL: what fails */
 } trees_item;
 
 typedef struct trees_reader trees_reader;
