@@ -49,8 +49,8 @@ static lade_status options_check(const lade_load_options *options) {
   }
   if (options->per_tensor > 1)
     return ladei_error_argument(call, "options.per_tensor", "0 or 1", "%u", (unsigned)options->per_tensor);
-  if ((options->file_flags & ~(uint32_t)LADE_FILE_DIRECT) != 0) {
-    return ladei_error_argument(call, "options.file_flags", "0 or LADE_FILE_DIRECT", "%u",
+  if (options->file_flags != 0 && options->file_flags != LADE_FILE_DIRECT && options->file_flags != LADE_FILE_CACHED) {
+    return ladei_error_argument(call, "options.file_flags", "0, LADE_FILE_DIRECT or LADE_FILE_CACHED", "%u",
                                 (unsigned)options->file_flags);
   }
   return options->tensors != NULL || options->tensor_count == 0 ? LADE_OK : ladei_error_null(call, "options.tensors");
@@ -70,6 +70,14 @@ static void targets_spread(lade_tensor_load *load) {
   }
 }
 
+/* Whether it may be chosen for each file how it is read. See Note [Choosing O_DIRECT]. */
+static bool load_chooses(const lade_tensor_load *load, const lade_load_options *options) {
+  const lade_pipeline *pipeline = load->targets[0].pipeline;
+  return options->file_flags == 0 && pipeline->options.load_cache == LADE_LOAD_CACHE_AUTO &&
+         pipeline->options.local_ranks <= 1 && pipeline->options.storage != LADE_STORAGE_CUFILE &&
+         pipeline->runtime->ops->step == NULL;
+}
+
 static lade_status transfers_submit(lade_tensor_load *load) {
   lade_status status = LADE_OK;
   for (uint32_t target = 0; target < load->target_count && status == LADE_OK; target++) {
@@ -87,6 +95,7 @@ static void load_free(lade_tensor_load *load) {
   free(load->pieces);
   free(load->order);
   free(load->segments);
+  free(load->file_direct);
   ladei_loader_group_plan_free(load->plan);
   free(load);
 }
@@ -94,6 +103,7 @@ static void load_free(lade_tensor_load *load) {
 static lade_status load_build(lade_tensor_load *load, const lade_load_options *options) {
   lade_status status = ladei_loader_load_list(load, options);
   if (status == LADE_OK && options->target_of == NULL) targets_spread(load);
+  if (status == LADE_OK && load_chooses(load, options)) status = ladei_loader_load_choose(load);
   if (status == LADE_OK) status = ladei_loader_load_alloc(load, options);
   return status == LADE_OK ? transfers_submit(load) : status;
 }
@@ -139,7 +149,9 @@ static lade_status load_create(const lade_safetensors *file, const lade_load_tar
                              .targets = copies,
                              .target_count = target_count,
                              .per_tensor = options->per_tensor != 0,
-                             .file_flags = options->file_flags};
+                             .file_flags = options->file_flags & LADE_FILE_DIRECT};
+  if (options->file_flags == 0 && targets[0].pipeline->options.load_cache == LADE_LOAD_CACHE_NEVER)
+    load->file_flags = LADE_FILE_DIRECT;
   *out = load;
   return LADE_OK;
 }
@@ -255,8 +267,12 @@ lade_status lade_tensor_load_query(lade_tensor_load *load, lade_load_info *info)
   if (load == NULL) return ladei_error_null("lade_tensor_load_query", "load");
   lade_status status = load_outcome(load, ladei_loader_ticket_list_query(&load->tickets, &done));
   if (info != NULL) {
-    const lade_load_info own = {sizeof own, load->bytes, done + load->arrived_bytes,
-                                load->tickets.count + load->transfers};
+    const lade_load_info own = {.struct_size = sizeof own,
+                                .bytes = load->bytes,
+                                .bytes_done = done + load->arrived_bytes,
+                                .transfers = load->tickets.count + load->transfers,
+                                .direct_bytes = load->file_flags != 0 ? load->bytes : load->direct_bytes,
+                                .cached_bytes = load->cached_bytes};
     lade_status written = ladei_stats_write("lade_load_info", &own, sizeof own, info);
     status = written != LADE_OK ? written : status;
   }

@@ -21,6 +21,7 @@
 
 #include "base/error.h"
 #include "base/size.h"
+#include "loaders/page_cache.h"
 #include "loaders/text.h"
 #include "pipeline/api/ticket.h"
 
@@ -79,7 +80,7 @@ lade_status ladei_loader_load_list(lade_tensor_load *load, const lade_load_optio
     load->order[i] = i;
     load->bytes += bytes;
   }
-  qsort_r(load->order, count, sizeof *load->order, piece_compare, load->pieces);
+  if (options->tensors != NULL) qsort_r(load->order, count, sizeof *load->order, piece_compare, load->pieces);
   for (size_t i = 1; i < count; i++) {
     size_t tensor = load->pieces[load->order[i]].tensor;
     if (load->pieces[load->order[i - 1]].tensor == tensor) {
@@ -88,6 +89,65 @@ lade_status ladei_loader_load_list(lade_tensor_load *load, const lade_load_optio
     }
   }
   return LADE_OK;
+}
+
+/* --- past the page cache or through it ----------------------------------------------------------------------------- */
+
+/*
+ * Note [Choosing O_DIRECT]
+ * Bytes that the page cache lacks come from the storage either way. Through the cache a processor copies them once more,
+ * and pages are taken for them: many times the processor time, and no byte a second more. Bytes in the cache come many
+ * times as fast from there, so that a file goes past it only where the cache has hardly any of it. With O_DIRECT each gap
+ * between pieces ends a transfer, which pays for long runs alone.
+ */
+enum { DIRECT_LEAST_MIB = 16, DIRECT_RUN_MIB = 4, CACHED_SHARE = 16 };
+
+typedef struct file_part {
+  uint64_t begin, end, bytes, runs; /* of the pieces, by place in the file's tensors */
+} file_part;
+
+static file_part part_of(const lade_tensor_load *load, size_t *next) {
+  const ladei_loader_checkpoint_tensor *tensors = load->file->tensors;
+  const size_t file = tensors[load->pieces[load->order[*next]].tensor].file;
+  file_part part = {.begin = UINT64_MAX};
+  for (; *next < load->piece_count; ++*next) {
+    const ladei_loader_checkpoint_tensor *tensor = &tensors[load->pieces[load->order[*next]].tensor];
+    if (tensor->file != file) break;
+    if (tensor->entry->begin == tensor->entry->end) continue;
+    part.begin = ladei_size_min(part.begin, tensor->entry->begin);
+    part.runs += tensor->entry->begin != part.end || part.bytes == 0 ? 1 : 0;
+    part.end = tensor->entry->end;
+    part.bytes += tensor->entry->end - tensor->entry->begin;
+  }
+  return part;
+}
+
+/* See Note [Choosing O_DIRECT]. */
+static bool part_goes_direct(lade_tensor_load *load, const ladei_loader_checkpoint_file *file, const file_part *part) {
+  if (file->fd < 0 || part->bytes < DIRECT_LEAST_MIB * LADEI_MIB ||
+      part->bytes / part->runs < DIRECT_RUN_MIB * LADEI_MIB)
+    return false;
+  uint64_t span = part->end - part->begin;
+  uint64_t cached = ladei_loader_cached_bytes(file->fd, file->data_offset + part->begin, span);
+  load->cached_bytes += (uint64_t)((double)cached / (double)span * (double)part->bytes);
+  return cached < span / CACHED_SHARE;
+}
+
+lade_status ladei_loader_load_choose(lade_tensor_load *load) {
+  load->file_direct = calloc(load->file->file_count + 1, sizeof *load->file_direct);
+  if (load->file_direct == NULL) return ladei_loader_load_memory_error();
+  for (size_t next = 0; next < load->piece_count;) {
+    size_t file = load->file->tensors[load->pieces[load->order[next]].tensor].file;
+    file_part part = part_of(load, &next);
+    load->file_direct[file] = part_goes_direct(load, &load->file->files[file], &part);
+    if (load->file_direct[file]) load->direct_bytes += part.bytes;
+  }
+  return LADE_OK;
+}
+
+static uint32_t flags_of(const lade_tensor_load *load, size_t tensor) {
+  bool direct = load->file_direct != NULL && load->file_direct[load->file->tensors[tensor].file];
+  return direct ? LADE_FILE_DIRECT : load->file_flags;
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
@@ -200,7 +260,7 @@ static bool piece_follows(const lade_tensor_load *load, const ladei_loader_piece
 }
 
 lade_status ladei_loader_load_endpoint(const lade_tensor_load *load, size_t tensor, uint64_t at, lade_endpoint *out) {
-  return lade_safetensors_endpoint(load->file, tensor, at, load->file_flags, out);
+  return lade_safetensors_endpoint(load->file, tensor, at, flags_of(load, tensor), out);
 }
 
 /* Adds a piece to the transfer that is being put together: as a range for each run, but where one goes on. */
@@ -250,7 +310,8 @@ static bool ranges_are_full(const lade_tensor_load *load, const ladei_loader_sub
   if (s->range_count == 0) return false;
   assert(s->last->target == p->target);
   /* With O_DIRECT each transfer is one range of a file: of several, unaligned ones would go through the page cache. */
-  if ((load->file_flags & LADE_FILE_DIRECT) != 0 && !ladei_loader_piece_adjoins(load, s->last, p)) return true;
+  bool direct = ((flags_of(load, s->last->tensor) | flags_of(load, p->tensor)) & LADE_FILE_DIRECT) != 0;
+  if (direct && !ladei_loader_piece_adjoins(load, s->last, p)) return true;
   lade_runtime *runtime = load->targets[p->target].pipeline->runtime;
   return s->range_bytes + p->bytes > s->limit ||
          (load->per_tensor && ladei_loader_memory_parts(runtime, s->last->memory, s->last->bytes, p->memory));

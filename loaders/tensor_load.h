@@ -45,7 +45,9 @@ struct lade_tensor_load {
   ladei_loader_ticket_list tickets;
   uint64_t bytes;
   bool per_tensor;
-  uint32_t file_flags;                  /* lade_file_flags */
+  uint32_t file_flags;                  /* lade_file_flags: of all files, or ... */
+  bool *file_direct;                    /* ... by number, whether it is read past the page cache; NULL: not chosen */
+  uint64_t direct_bytes, cached_bytes;  /* as in lade_load_info */
   atomic_bool intact;                   /* all is there, and of the files that were opened */
   struct ladei_loader_group_plan *plan; /* NULL: without a group */
   uint64_t arrived_bytes;               /* with a group: all that this rank has; its tickets are over and gone */
@@ -59,6 +61,8 @@ lade_status ladei_loader_load_memory_error(void);
 
 /* Lists the tensors, whole and with the options' target, otherwise the first one, and orders them. */
 lade_status ladei_loader_load_list(lade_tensor_load *load, const lade_load_options *options);
+/* Chooses for each file whether it is read past the page cache. */
+lade_status ladei_loader_load_choose(lade_tensor_load *load);
 /* Allocates the memory of all pieces, whose bytes are known. */
 lade_status ladei_loader_load_alloc(lade_tensor_load *load, const lade_load_options *options);
 /* Whether two pieces are one range of a file, at the end of the first and the beginning of the second. */

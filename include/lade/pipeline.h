@@ -103,7 +103,22 @@ typedef enum lade_file_flags {
    * it, where the file system has locks (flock); a file that a living process writes is never removed.
    */
   LADE_FILE_ATOMIC = 4,
+  /** lade_load_options.file_flags alone: through the page cache, whatever is in it. */
+  LADE_FILE_CACHED = 8,
 } lade_file_flags;
+
+/** Whether checkpoints are read through the page cache, where a load does not say. */
+typedef enum lade_load_cache {
+  /**
+   * A file of which the page cache has less than a sixteenth, by a sample, is read past it: as fast, with a fraction of
+   * the processor time, and the cache keeps what it has. The next load reads it from the disk again. Not where other
+   * ranks of this machine read the same bytes (local_ranks above 1), and not for less than 16 MiB of a file, for files
+   * that are not open all the time, for pieces with many gaps, in groups, with cuFile, and on "sim".
+   */
+  LADE_LOAD_CACHE_AUTO = 0,
+  LADE_LOAD_CACHE_ALWAYS = 1, /**< Through the page cache. */
+  LADE_LOAD_CACHE_NEVER = 2,  /**< Past it, as with LADE_FILE_DIRECT. */
+} lade_load_cache;
 
 /** How the bytes of files are moved. */
 typedef enum lade_storage {
@@ -295,7 +310,7 @@ typedef struct lade_pipeline_options {
   /** Processes of this job on this machine (lade_config_from_env() knows launchers): they share processors and cache, where
    * lade chooses `readers` and `window_bytes`. 0: 1. */
   uint32_t local_ranks;
-  uint32_t reserved; /**< 0 */
+  int32_t load_cache; /**< lade_load_cache; 0: chosen by lade. */
 } lade_pipeline_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */

@@ -222,7 +222,8 @@ typedef struct lade_load_options {
                                   gets about the same number of bytes. */
   uint64_t alignment;        /**< Of each tensor's address; a power of two up to 512. 0: 256. */
   uint32_t per_tensor;       /**< 1: one allocation for each tensor. 0: one for each target. */
-  uint32_t file_flags;       /**< How files are read: LADE_FILE_DIRECT, or 0: through the page cache. */
+  uint32_t file_flags;       /**< How files are read: LADE_FILE_DIRECT, LADE_FILE_CACHED, or 0: as the pipeline's
+                                  options.load_cache says. */
   /** Experimental: the ranks that load together; see lade_safetensors_load(). NULL: this process loads alone. */
   lade_group *group;
   const lade_load_rule *rules;     /**< With a group: the first whose pattern fits counts. No rule fits: REPLICATE. */
@@ -247,6 +248,10 @@ typedef struct lade_load_info {
   uint64_t bytes;
   uint64_t bytes_done;
   uint64_t transfers; /**< Into which the load was divided. */
+  /** Of `bytes`, those that are read past the page cache, as far as the file system can. */
+  uint64_t direct_bytes;
+  /** Of `bytes`, those that the page cache had before the load, by a sample. 0 where that made no difference to it. */
+  uint64_t cached_bytes;
 } lade_load_info;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */

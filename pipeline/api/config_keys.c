@@ -14,6 +14,11 @@ static const ladei_setting_word storages[] = {{"auto", LADE_STORAGE_AUTO, true},
                                               {"cufile", LADE_STORAGE_CUFILE, true},
                                               {NULL, 0, false}};
 
+static const ladei_setting_word caches[] = {{"auto", LADE_LOAD_CACHE_AUTO, true},
+                                            {"always", LADE_LOAD_CACHE_ALWAYS, true},
+                                            {"never", LADE_LOAD_CACHE_NEVER, true},
+                                            {NULL, 0, false}};
+
 static const ladei_setting settings[] = {
     {.key = "storage",
      .kind = LADEI_SETTING_WORD,
@@ -26,6 +31,12 @@ static const ladei_setting settings[] = {
      .unit = "processes",
      .default_value = "1",
      .help = "Processes of the job on this machine: they share readers and staging blocks"},
+    {.key = "load_cache",
+     .kind = LADEI_SETTING_WORD,
+     LADEI_SETTING_FIELD(lade_pipeline_options, load_cache),
+     .words = caches,
+     .default_value = "auto",
+     .help = "Whether checkpoints are read through the page cache"},
 };
 
 _Static_assert(sizeof settings / sizeof settings[0] <= LADEI_SETTINGS_MAX, "raise LADEI_SETTINGS_MAX");

@@ -46,12 +46,14 @@ static lade_status options_check(const lade_pipeline_options *options) {
   if (status == LADE_OK) status = option_most_check("options.depth", options->depth, MAX_DEPTH);
   if (status == LADE_OK)
     status = option_most_check("options.timeline_events", options->timeline_events, LADEI_PIPE_TIMELINE_MOST_EVENTS);
-  if (status == LADE_OK) status = ladei_options_reserved("lade_pipeline_create", "options.reserved", options->reserved);
   if (status != LADE_OK) return status;
   if (options->no_wait != 0 && options->no_wait != 1)
     return ladei_error_argument("lade_pipeline_create", "options.no_wait", "0 or 1", "%d", options->no_wait);
   if (options->storage < LADE_STORAGE_AUTO || options->storage > LADE_STORAGE_CUFILE)
     return ladei_error_argument("lade_pipeline_create", "options.storage", "a lade_storage", "%d", options->storage);
+  if (options->load_cache < LADE_LOAD_CACHE_AUTO || options->load_cache > LADE_LOAD_CACHE_NEVER)
+    return ladei_error_argument("lade_pipeline_create", "options.load_cache", "a lade_load_cache", "%d",
+                                options->load_cache);
   if (!ladei_size_mul(options->chunk_bytes, options->depth + 1u, &ring) || ring >= LADEI_SIZE_LIMIT) {
     return ladei_error_argument("lade_pipeline_create", "options.chunk_bytes", "less than 2^60 for all blocks together",
                                 "%llu", (unsigned long long)options->chunk_bytes);

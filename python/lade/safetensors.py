@@ -450,8 +450,9 @@ class safe_open:
         What the bytes go through, and what the memory is from. None: kept ones of the device.
     stream : Stream, int, object with __cuda_stream__ or None
         Memory is allocated on it. None: the current stream of torch or CuPy.
-    direct : bool
-        Past the page cache (O_DIRECT).
+    direct : bool or None
+        Past the page cache (O_DIRECT), or through it. None: past it where it has next to nothing of the file; parts of tensors through
+        it.
     local_ranks : int or None
         Processes of this job on this machine, such as LOCAL_WORLD_SIZE says under torchrun: they share processors and cache. None:
         as for the kept pipeline, which is made for one. With another number it is made anew.
@@ -467,12 +468,12 @@ class safe_open:
     """
 
     def __init__(self, filename, framework=None, device="cpu", *, backend="mmap", pipeline=None, allocator=None, stream=None,
-                 direct=False, local_ranks=None):
+                 direct=None, local_ranks=None):
         if backend not in ("mmap", "pread"):
             raise _error(f'backend {backend} is invalid (expected one of: "mmap", "pread")')
         self._file = None
         path = take_path("filename", filename)
-        take("direct", direct, bool, "True or False")
+        take("direct", direct, bool, "True or False", optional=True)
         if framework is not None and str(framework) not in _FRAMEWORKS:
             raise _error(f"framework {framework} is invalid")
         self._at = _stage(device, pipeline, allocator, local_ranks)
@@ -599,14 +600,14 @@ class safe_open:
         plan = _slices.plan(index, shape, bits, _error, self._framework != "lade")
         if plan.inner is not None:
             return self._part(file, entry, plan.ranges, plan.bytes, plan.around, plan.inner, plan.shape)
-        return self._make(file.read(self._target(), entry.number, plan.ranges, plan.bytes, self._direct), kind, plan.shape)
+        return self._make(file.read(self._target(), entry.number, plan.ranges, plan.bytes, bool(self._direct)), kind, plan.shape)
 
     def _part(self, file, entry, ranges, count, shape, index, part_shape=None):
         """tensor[index], in memory of its own, of the tensor of that shape that is read."""
         kind, _ = self._kind_and_shape(entry)
         # torch takes no part of a tensor of F4. What is as wide as bytes is taken as bytes.
         taken = _loaded("torch").uint8 if self._framework == "torch" and kind.itemsize == 1 else kind
-        part = self._make(file.read(self._target(), entry.number, ranges, count, self._direct), taken, shape)[index]
+        part = self._make(file.read(self._target(), entry.number, ranges, count, bool(self._direct)), taken, shape)[index]
         part = part if part_shape is None else part.reshape(part_shape)
         return part.clone().view(kind) if self._framework == "torch" else part.copy()
 
@@ -624,7 +625,7 @@ def _has_metadata(paths):
     return False
 
 
-def load_file(filename, device="cuda:0", *, framework=None, tensors=None, pipeline=None, allocator=None, stream=None, direct=False,
+def load_file(filename, device="cuda:0", *, framework=None, tensors=None, pipeline=None, allocator=None, stream=None, direct=None,
               per_tensor=False, progress=None, local_ranks=None):
     """Load a checkpoint into device memory.
 
@@ -643,8 +644,9 @@ def load_file(filename, device="cuda:0", *, framework=None, tensors=None, pipeli
     stream : Stream, int, object with __cuda_stream__ or None
         Memory is allocated on it, after the work queued there. None: the current stream of torch or CuPy. Other streams that use
         a tensor must be done when the last tensor goes.
-    direct : bool
-        Past the page cache (O_DIRECT).
+    direct : bool or None
+        Past the page cache (O_DIRECT), or through it. None: past it where it has next to nothing of the file, which the next load then
+        reads from the disk again.
     per_tensor : bool
         A block of device memory for each tensor. False: one for all, given back with the last of them, which is faster.
     progress : function(bytes_done, bytes) or None

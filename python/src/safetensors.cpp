@@ -300,7 +300,8 @@ struct LoadObject {
   }
 };
 
-LoadObject checkpoint_start(Checkpoint &self, nb::handle target, nb::handle tensors, bool per_tensor, bool direct) {
+LoadObject checkpoint_start(Checkpoint &self, nb::handle target, nb::handle tensors, bool per_tensor,
+                            nb::handle direct) {
   nb::list one;
   one.append(nb::borrow(target));
   const std::vector<uint64_t> numbers = tensors_from(*self.file, tensors);
@@ -308,10 +309,12 @@ LoadObject checkpoint_start(Checkpoint &self, nb::handle target, nb::handle tens
   out.load = std::make_shared<Load>(self.file, targets_from(one));
   lade_load_options options;
   lade_load_options_init(&options);
-  options.tensors = numbers.data();
-  options.tensor_count = numbers.size();
+  if (!tensors.is_none()) {
+    options.tensors = numbers.data();
+    options.tensor_count = numbers.size();
+  }
   options.per_tensor = per_tensor;
-  options.file_flags = direct ? LADE_FILE_DIRECT : 0;
+  if (!direct.is_none()) options.file_flags = nb::cast<bool>(direct) ? LADE_FILE_DIRECT : LADE_FILE_CACHED;
   if (numbers.empty()) return out;
   lade_status status;
   {
@@ -702,7 +705,7 @@ void bind_safetensors(nb::module_ &module) {
       .def("metadata", &checkpoint_metadata)
       .def("files", &checkpoint_files)
       .def("start", &checkpoint_start, nb::arg("target"), nb::arg("tensors").none(), nb::arg("per_tensor"),
-           nb::arg("direct"))
+           nb::arg("direct").none())
       .def("read", &checkpoint_read, nb::arg("target"), nb::arg("number"), nb::arg("ranges"), nb::arg("bytes"),
            nb::arg("direct"));
   nb::class_<LoadObject>(module, "_Load", "A load that is under way: lade.safetensors has the calls for users.")

@@ -37,7 +37,7 @@ static const support_option save_wrong[] = {
 static const support_option load_options[] = {
     SUPPORT_OPTION(lade_load_options, alignment, 0, 1, 8, 64, 512),
     SUPPORT_OPTION(lade_load_options, per_tensor, 0, 1),
-    SUPPORT_OPTION(lade_load_options, file_flags, 0, LADE_FILE_DIRECT),
+    SUPPORT_OPTION(lade_load_options, file_flags, 0, LADE_FILE_DIRECT, LADE_FILE_CACHED),
     SUPPORT_OPTION(lade_load_options, part_bytes, 0, 4096, 1u << 30),
     SUPPORT_CHOICE("tensors", ALL, ALL, BACKWARDS, SOME, NONE, TWICE, BEYOND, TOO_MANY),
     SUPPORT_CHOICE("target_of", 0, 1, 2),
@@ -51,7 +51,8 @@ static const support_option load_options[] = {
 static const support_option load_wrong[] = {
     SUPPORT_OPTION(lade_load_options, alignment, 3, 1024, UINT64_MAX),
     SUPPORT_OPTION(lade_load_options, per_tensor, 2),
-    SUPPORT_OPTION(lade_load_options, file_flags, LADE_FILE_SYNC, LADE_FILE_ATOMIC, 8),
+    SUPPORT_OPTION(lade_load_options, file_flags, LADE_FILE_SYNC, LADE_FILE_ATOMIC, LADE_FILE_DIRECT | LADE_FILE_CACHED,
+                   16),
 };
 
 /* --- tensors ------------------------------------------------------------------------------------------------------ */

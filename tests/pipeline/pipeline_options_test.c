@@ -61,7 +61,7 @@ static const support_option wrong[] = {
     SUPPORT_OPTION(crossed, options.no_wait, 2),
     SUPPORT_OPTION(crossed, options.storage, 4, (uint64_t)-1),
     SUPPORT_OPTION(crossed, options.timeline_events, (1u << 24) + 1),
-    SUPPORT_OPTION(crossed, options.reserved, 1),
+    SUPPORT_OPTION(crossed, options.load_cache, 3, (uint64_t)-1),
     SUPPORT_OPTION(crossed, transfer.direction, 0, 3),
     SUPPORT_OPTION(crossed, transfer.after_stream, 2),
     SUPPORT_OPTION(crossed, transfer.priority, (uint64_t)-2, 2),

@@ -5,6 +5,8 @@ import contextlib
 import ctypes
 import gc
 import json
+import mmap
+import os
 import random
 import struct
 import sys
@@ -270,3 +272,36 @@ def test_arrays_of_cupy(tmp_path, stage, monkeypatch):
     under_way.wait(None)
     assert all(loaded[name].tobytes() == data for name, (_, _, data) in tensors.items())
     del loaded, under_way
+
+
+def test_past_the_page_cache_where_it_has_nothing(tmp_path, stage):
+    path, count = tmp_path / "x", 32 << 20
+    ours.save_file({"a": np.arange(count // 4, dtype="u4")}, path)
+
+    def direct_bytes(direct):
+        fd = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+        before = stage[0].stats()
+        loaded = ours.load_file(path, framework="np", pipeline=stage[0], allocator=stage[1], direct=direct)
+        assert loaded["a"][-1] == count // 4 - 1
+        after = stage[0].stats()
+        return after["bytes_direct"] - before["bytes_direct"]
+
+    assert direct_bytes(False) == 0
+    if direct_bytes(True) > 0 and page_cache_forgets(path):
+        assert direct_bytes(None) == direct_bytes(True)
+    with pytest.raises(TypeError, match="direct is a str; expected True or False or None"):
+        ours.load_file(path, framework="np", pipeline=stage[0], allocator=stage[1], direct="yes")
+
+
+def page_cache_forgets(path):
+    """Not where the file system is memory."""
+    with open(path, "rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        with mmap.mmap(file.fileno(), 1 << 20, prot=mmap.PROT_READ) as view:
+            held = (ctypes.c_ubyte * ((1 << 20) // mmap.PAGESIZE))()
+            libc = ctypes.CDLL(None, use_errno=True)
+            address = np.frombuffer(view, "u1").__array_interface__["data"][0]
+            assert libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(1 << 20), held) == 0
+            return not any(flag & 1 for flag in held)
