@@ -1,22 +1,26 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How fast lade.safetensors.load_file() brings a checkpoint to the GPU: 8 GiB from the page cache, 1 GiB from the disk.
+"""How fast lade.safetensors.load_file() brings a checkpoint to the GPU: 8 GiB from the page cache, 1 GiB from the disk, and 20,000 tensors.
 
-Baselines in the same run, in turn with it: safetensors.torch.load_file(), fastsafetensors (0.3 or later) where it is installed, and two limits: the
-link (a copy of pinned memory), and the page cache (threads that pread the file into pinned memory and leave it there). Every way
-loads once before; the values are compared with those of the safetensors package then. Figures are medians of the rounds,
-with the least and the most, in seconds from the call until the GPU has all. Each load is shown when it is over.
+Baselines in the same run, in turn with it: safetensors.torch.load_file(), the prefetch() of safetensors 0.9 or later with 8 and 16 threads,
+fastsafetensors (0.3 or later) where it is installed, and two limits: the link (a copy of pinned memory), and the page cache (threads that
+pread the file into pinned memory and leave it there). Every way loads once before; the values are compared with those of the
+safetensors package then. Figures are medians of the rounds, with the least and the most, in seconds from the call until the GPU has
+all; cpu_s is the processor time of the process in them. Each load is shown when it is over.
   warm    the file is in the page cache
-  direct  the file is not in the page cache (dropped before each load); lade reads with O_DIRECT, the others as they do
+  direct  the file is not in the page cache (dropped before each load); "lade" goes past it by its own choice, "lade cached" through it
+  many    tensors of 32 to 96 KiB, in the page cache; "lade numpy", "lade buffers": other frameworks' (numpy without a GPU, else cupy);
+          "phases" are those of a load by lade: the file opened, reads begun, names, tensors made while bytes move, and what is left of the bytes
 
 A mode ends after --seconds: a load of lade that is under way then is given up, one of others is the last. Medians are of the loads
 that were over, and the row "ended" tells that there were fewer.
 
-usage: benchmarks/python/load_file.py [--small] [--out FILE] [--folder DIR] [--gib N] [--direct-gib N] [--rounds N] [--seconds N]
+usage: benchmarks/python/load_file.py [--small] [--out FILE] [--folder DIR] [--gib N] [--direct-gib N] [--many N] [--rounds N] [--seconds N]
   --small       32 MiB and two rounds, also without a GPU or PyTorch: to see that it runs; worth no figure
   --folder      where the file is made, and removed; a temporary folder without it
   --gib         size of the file that is read warm (8); 0: not read
   --direct-gib  size of the file that is read from the disk (1); 0: not read
+  --many        tensors in the file of many (20000); 0: not read
   --rounds      loads of each way in each mode (5)
   --seconds     bound of each mode (120)
 exit status: 0; 1 where values differ; 77 without PyTorch and a GPU (not with --small)
@@ -27,6 +31,7 @@ import concurrent.futures
 import gc
 import json
 import os
+import random
 import signal
 import statistics
 import sys
@@ -47,15 +52,26 @@ def module(name):
 
 
 def checkpoint_make(path, total):
-    """Tensors of bf16 as a model of language has them, with small ones between; no two blocks of bytes are the same."""
+    """Tensors of bf16 as a model of language has them, with small ones between."""
     large = 32 * MIB if total >= 256 * MIB else 2 * MIB
-    header, at, index = {}, 0, 0
-    while at < total:
-        for name, count in ((f"layers.{index}.weight", large // 2), (f"layers.{index}.norm", 4096)):
-            shape = [count // 1024, 1024]
-            header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + 2 * count]}
-            at += 2 * count
-        index += 1
+    counts = [("weight", large // 2), ("norm", 4096)]
+    layers = -(-total // sum(2 * count for _, count in counts))
+    return tensors_write(path, [(f"layers.{index}.{name}", [count // 1024, 1024]) for index in range(layers) for name, count in counts])
+
+
+def many_make(path, count):
+    """Tensors of 32 to 96 KiB, as of many experts or adapters."""
+    draw = random.Random(5)
+    return tensors_write(path, [(f"experts.{i // 8}.{i % 8}.lora.weight", [draw.randrange(16, 49), 1024]) for i in range(count)])
+
+
+def tensors_write(path, tensors):
+    """A file of tensors of bf16; no two blocks of bytes are the same. Gives their bytes."""
+    header, at = {}, 0
+    for name, shape in tensors:
+        count = 2 * shape[0] * shape[1]
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + count]}
+        at += count
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     block = bytearray(os.urandom(4 * MIB))
@@ -97,16 +113,33 @@ class Bench:
     def ways(self, mode):
         """Name: function that loads and gives what must stay alive."""
         direct = mode == "direct"
-        ways = {"lade": lambda: lade.safetensors.load_file(self.path, device=self.device, direct=direct)}
+        ways = {"lade": lambda: lade.safetensors.load_file(self.path, device=self.device)}
+        if direct:
+            ways["lade cached"] = lambda: lade.safetensors.load_file(self.path, device=self.device, direct=False)
+        if mode == "many":
+            other = "cupy" if self.gpu else "numpy"
+            if module(other):
+                ways["lade " + other] = lambda: lade.safetensors.load_file(self.path, device=self.device, framework=other)
+            ways["lade buffers"] = lambda: lade.safetensors.load_file(self.path, device=self.device, framework="lade")
         package = module("safetensors.torch" if self.torch else "safetensors.numpy")
         if package and self.torch:
             ways["safetensors"] = lambda: package.load_file(self.path, device="cuda:0" if self.gpu else "cpu")
+        if self.gpu and hasattr(module("safetensors").safe_open, "prefetch"):
+            ways["safetensors prefetch 8"] = lambda: self.prefetch(8)
+            ways["safetensors prefetch 16"] = lambda: self.prefetch(16)
         if self.gpu and module("fastsafetensors"):
             ways["fastsafetensors"] = lambda: self.fast(direct)
         if self.gpu:
             ways["link"] = self.link
         ways["page cache"] = self.preads
         return ways
+
+    def prefetch(self, threads):
+        file = module("safetensors").safe_open(self.path, framework="pt", device="cuda:0")
+        loader = file.prefetch(device="cuda:0", threads=threads)
+        tensors = dict(loader)
+        loader.close()
+        return tensors
 
     def fast(self, direct):
         from fastsafetensors import SafeTensorsFileLoader
@@ -150,7 +183,7 @@ class Bench:
 
     def equal(self, name, loaded, wanted):
         """Whether a way gave the values that the safetensors package gives."""
-        if name in ("link", "page cache", "safetensors") or wanted is None:
+        if name in ("link", "page cache", "safetensors", "lade buffers", "lade numpy", "lade cupy") or wanted is None:
             return None
         tensors = loaded[0] if isinstance(loaded, tuple) else loaded
         bits = self.torch.int16  # random bits are no numbers at times
@@ -218,13 +251,41 @@ def rounds_run(bench, mode, ways, rounds, bound, emit, seconds):
             gc.collect()
             bound(lambda: (cache_drop if mode == "direct" else cache_fill)(bench.path))
             bench.synchronize()
-            begin = time.perf_counter()
+            begin, cpu_begin = time.perf_counter(), time.process_time()
             loaded = bound(lambda: load(bench, way))
             seconds.setdefault(name, []).append(time.perf_counter() - begin)
+            cpu_seconds = time.process_time() - cpu_begin
             release(loaded)
             del loaded
-            emit({"mode": mode, "way": name, "round": number, "seconds": seconds[name][-1], "bytes": bench.total})
+            emit({"mode": mode, "way": name, "round": number, "seconds": seconds[name][-1], "cpu_s": cpu_seconds,
+                  "bytes": bench.total})
             print(f"{mode:7} {name:16} {seconds[name][-1]:8.3f} s  round {number + 1} of {rounds}", flush=True)
+
+
+def phases(bench, rounds, emit):
+    """Where the time of a load by lade goes: what load_file() does, step by step."""
+    taken = {}
+    for _ in range(rounds + 1):  # the first is not counted
+        gc.collect()
+        bench.synchronize()
+        times = [time.perf_counter()]
+
+        def over(name):
+            times.append(time.perf_counter())
+            taken.setdefault(name, []).append(times[-1] - times[-2])
+
+        file = lade.safetensors.safe_open(bench.path, "pt" if bench.torch else "np", bench.device)
+        over("open")
+        tensors = file._load(mark=over)
+        bench.synchronize()
+        taken.setdefault("all", []).append(time.perf_counter() - times[0])
+        times.append(time.perf_counter())
+        del tensors
+        over("freed")
+    for name, list_ in taken.items():
+        list_ = list_[1:]
+        emit({"mode": "many", "phase": name, "median_phase_s": statistics.median(list_), "least_s": min(list_), "most_s": max(list_)})
+        print(f"many    phase {name:10} {statistics.median(list_) * 1e3:8.2f} ms ({min(list_) * 1e3:.2f} to {max(list_) * 1e3:.2f})", flush=True)
 
 
 def measure(bench, mode, rounds, limit, emit):
@@ -233,6 +294,8 @@ def measure(bench, mode, rounds, limit, emit):
     try:
         good = values_compare(bench, mode, ways, bound, emit)
         rounds_run(bench, mode, ways, rounds, bound, emit, seconds)
+        if mode == "many":
+            bound(lambda: phases(bench, rounds, emit))
     except TimeOver:
         emit({"mode": mode, "ended": limit, "rounds": {name: len(list_) for name, list_ in seconds.items()}})
         print(f"{mode:7} ended after {limit:g} s: the loads above are all", flush=True)
@@ -245,12 +308,15 @@ def measure(bench, mode, rounds, limit, emit):
     return good
 
 
-def measure_file(arguments, mode, gib, emit):
+def measure_file(arguments, mode, size, emit):
     """One mode, with a file of its own."""
-    total = 32 * MIB if arguments.small else int(gib * (1 << 30))
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         path = os.path.join(folder, "model.safetensors")
-        bench = Bench(arguments, path, checkpoint_make(path, total))
+        if mode == "many":
+            total = many_make(path, 400 if arguments.small else size)
+        else:
+            total = checkpoint_make(path, 32 * MIB if arguments.small else int(size * (1 << 30)))
+        bench = Bench(arguments, path, total)
         return measure(bench, mode, 2 if arguments.small else arguments.rounds, arguments.seconds, emit)
 
 
@@ -261,6 +327,7 @@ def main():
     parser.add_argument("--folder")
     parser.add_argument("--gib", type=float, default=8)
     parser.add_argument("--direct-gib", type=float, default=1)
+    parser.add_argument("--many", type=int, default=20000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=120)
     arguments = parser.parse_args()
@@ -276,8 +343,8 @@ def main():
         def emit(row):
             print(json.dumps(row), file=out, flush=True)
 
-        modes = {"warm": arguments.gib, "direct": arguments.direct_gib}
-        good = [measure_file(arguments, mode, gib, emit) for mode, gib in modes.items() if gib > 0]
+        modes = {"warm": arguments.gib, "direct": arguments.direct_gib, "many": arguments.many}
+        good = [measure_file(arguments, mode, size, emit) for mode, size in modes.items() if size > 0]
     lade.safetensors.release()
     return 0 if all(good) else 1
 

@@ -540,15 +540,20 @@ class safe_open:
         stream = _stream_from(self._stream, self._framework, self._at.device)
         return (self._at.pipeline, self._at.allocator, stream)
 
-    def _load(self, numbers=None, per_tensor=False, progress=None):
-        """The tensors of these numbers by name; None: all. They are made while their bytes are read."""
+    def _load(self, numbers=None, per_tensor=False, progress=None, mark=lambda step: None):
+        """The tensors of these numbers by name; None: all. They are made while their bytes are read. `mark` is told each step."""
         file, device, of = self._open_file(), self._at.device, _OF_FRAMEWORK[self._framework]
         kinds = self._kinds(file, numbers)  # before anything is read
         load = file.start(self._target(), numbers, per_tensor, self._direct)
         tensors = {}
         try:
-            tensors = of.make_all(load, file.names(numbers), kinds, device)
+            mark("reads begun")
+            names = file.names(numbers)
+            mark("names")
+            tensors = of.make_all(load, names, kinds, device)
+            mark("tensors made")
             load.wait(progress)
+            mark("bytes there")
         except BaseException:
             tensors.clear()
             load.close()

@@ -43,15 +43,16 @@ def load_file(out, *arguments):
 
 def test_load_file_shows_each_load_and_leaves_the_disk_out(tmp_path):
     rows, shown = load_file(tmp_path / "out", "--direct-gib", "0")
-    assert {row["mode"] for row in rows} == {"warm"}
+    assert {row["mode"] for row in rows} == {"warm", "many"}
+    assert [row["phase"] for row in rows if "phase" in row] == ["open", "reads begun", "names", "tensors made", "bytes there", "all", "freed"]
     loads = [row for row in rows if "round" in row]
     assert loads and shown.count("  round ") == len(loads)
 
 
 def test_load_file_ends_when_its_time_is_over(tmp_path):
     rows, shown = load_file(tmp_path / "out", "--seconds", "0")
-    assert [(row["mode"], row["ended"], row["rounds"]) for row in rows] == [("warm", 0, {}), ("direct", 0, {})]
-    assert shown.count("ended after 0 s") == 2
+    assert [(row["mode"], row["ended"], row["rounds"]) for row in rows] == [("warm", 0, {}), ("direct", 0, {}), ("many", 0, {})]
+    assert shown.count("ended after 0 s") == 3
 
 
 def test_load_file_gives_up_a_load_under_way():
