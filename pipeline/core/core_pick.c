@@ -139,7 +139,7 @@ static bool ready_waits(const ladei_pipe_ring *ring) {
  * Note [Turns]
  * A copy engine goes on with one stream as long as that has copies queued, and takes up another stream in a gap. A
  * program's own copy of 64 KiB waited 161 ms beside a load of 8 GiB, all of its copies, on an H200; and so it did beside
- * a loop that keeps two copies queued on one stream (benchmarks/results/h200, transfers_beside_turns.json). Where streams
+ * a loop that keeps two copies queued on one stream (benchmarks/results/h200, transfers_beside.json). Where streams
  * run empty the engine takes them up one after the other: beside 8 copies of 2 MiB on four streams it took 0.34 ms in
  * the median and 0.44 in the 99th percentile, beside turns of 16 MiB on one stream 0.17 and 0.34, and the loops had
  * 50.8 and 52.1 GB/s. The rate is that of 2 MiB alone in the first case, and lower than that of 8 MiB by the gaps in
