@@ -11,7 +11,6 @@ typedef struct objects {
   lade_runtime *runtime;
   lade_pinned_pool *pool;
   lade_device_allocator *allocator;
-  lade_pipeline *pipeline;
   lade_graph_tree *tree;
   lade_graph_function *function;
 } objects;
@@ -72,10 +71,8 @@ static void graphs_refuse(objects *o) {
 
 static void data_refuse(objects *o) {
   lade_record_index *index;
-  lade_pipeline *pipeline;
   lade_loader *loader;
   LADE_ASSERT_OK(lade_index_create("txt", &index));
-  EXPECT_RESERVED(lade_pipeline_options, reserved, lade_pipeline_create(o->runtime, o->pool, &options, &pipeline));
   EXPECT_RESERVED(lade_tar_options, reserved, lade_index_add_tar(index, "/nonexistent", &options));
   EXPECT_RESERVED(lade_loader_options, reserved,
                   (options.batch_records = 1, lade_loader_create(index, o->pipeline, o->allocator, &options, &loader)));
