@@ -11,6 +11,7 @@ typedef struct objects {
   lade_runtime *runtime;
   lade_pinned_pool *pool;
   lade_device_allocator *allocator;
+  lade_pipeline *pipeline;
   lade_graph_tree *tree;
   lade_graph_function *function;
 } objects;
