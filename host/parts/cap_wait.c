@@ -107,7 +107,8 @@ static void transit_stop(ladei_pinned_transit *transit) {
 
 static void transit_go(ladei_pinned_transit *transit) {
   ladei_lock_acquire(&transit->lock);
-  assert((word_of(transit) & LADEI_PINNED_TRANSIT_STOPPED) != 0); /* and counts of threads that find it stopped, for a moment */
+  assert((word_of(transit) & LADEI_PINNED_TRANSIT_STOPPED) !=
+         0); /* and counts of threads that find it stopped, for a moment */
   atomic_fetch_and_explicit(&transit->word, ~(uint32_t)LADEI_PINNED_TRANSIT_STOPPED, memory_order_release);
   ladei_condition_broadcast(&transit->changed);
   ladei_lock_release(&transit->lock);
