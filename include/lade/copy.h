@@ -121,6 +121,7 @@ typedef struct lade_copy_stats {
   uint64_t kernel_blocks[3]; /**< Blocks of 512 threads that the kernel runs in, likewise. */
 } lade_copy_stats;
 
+/** Sets struct_size, and 0 in all other fields. Threads: any. */
 LADE_INLINE void lade_copy_stats_init(lade_copy_stats *stats) {
   const lade_copy_stats empty = {sizeof(lade_copy_stats), 0, 0, 0, 0, 0, 0, {0, 0, 0}, {0, 0, 0}};
   *stats = empty;
