@@ -609,6 +609,7 @@ enum { LADEI_COPY_WAYS = 3 }; /* directions: to the device, from it, within it *
 enum { LADEI_COPY_UNKNOWN = 0, LADEI_COPY_READY = 1, LADEI_COPY_NONE = 2 };
 typedef struct ladei_copy_ways {
   _Atomic(uint32_t) state;
+  _Atomic(bool) tried;                            /* by a first use */
   _Atomic(uint32_t) blocks[LADEI_COPY_WAYS];      /* of threads */
   _Atomic(uint32_t) engine_from[LADEI_COPY_WAYS]; /* bytes */
   _Atomic(uint64_t) kernel_pieces, kernel_bytes, engine_pieces, engine_bytes, merged_pieces;

@@ -43,7 +43,7 @@ typedef struct lade_copy_piece {
  * Call it when the device is idle: loading waits for all its work, and launches of other threads wait meanwhile. It takes some
  * 20 ms, and up to 0.5 s more when the driver compiles the kernel for the first time on a machine. It makes the device's primary
  * context. Without this call the first lade_copy_pieces() or lade_copy_blocks() on an idle stream that does not capture does the
- * same, and until then copy engines copy all pieces.
+ * same, once, and until then copy engines copy all pieces. If that fails, they do so until this call succeeds.
  *
  * @param device  Ordinal, from 0.
  *

@@ -11,9 +11,11 @@
  *
  *   UNKNOWN --load, measure--> READY
  *      |
- *      +-----unsupported-----> NONE          (a failure of another kind leaves UNKNOWN: the next call tries again)
+ *      +-----unsupported-----> NONE          (a failure of another kind leaves UNKNOWN: the next lade_copy_prepare() tries again)
  *
- * I1  The measured numbers are stored before READY is, and change no more. Two threads that prepare a device at once both measure.
+ * I1  The measured numbers are stored before READY is. Threads that call lade_copy_prepare() at once each store theirs.
+ * I2  A first use tries once in the life of the runtime: threads that come meanwhile, and calls after a failure, such as of a device
+ *     whose memory is full, go by engines at once.
  * Locks: none.
  */
 #include "runtime/copies/ways.h"
@@ -240,6 +242,12 @@ static lade_status none(int device) {
   return ladei_error(LADE_ERR_UNSUPPORTED, 0, "copies of pieces: device %d has no kernel for them", device);
 }
 
+/* The thread's error says why. */
+static void engines_alone(int device) {
+  ladei_log_later(LADE_LOG_INFO, "copies of pieces: copy engines alone on device %d: %s", device,
+                  lade_last_error()->text);
+}
+
 lade_status ladei_copy_ways_prepare(lade_runtime *runtime, int device) {
   ladei_copy_ways *ways = ladei_copy_ways_of(runtime, device);
   if (ways == NULL || runtime->ops->copy_kernel == NULL) return none(device);
@@ -248,8 +256,7 @@ lade_status ladei_copy_ways_prepare(lade_runtime *runtime, int device) {
   lade_status status = runtime->ops->copy_kernel_load(runtime->self, device);
   if (status == LADE_ERR_UNSUPPORTED) {
     atomic_store_explicit(&ways->state, LADEI_COPY_NONE, memory_order_release);
-    ladei_log_later(LADE_LOG_INFO, "copies of pieces: copy engines alone on device %d: %s", device,
-                    lade_last_error()->text);
+    engines_alone(device);
   }
   if (status != LADE_OK) return status;
   ladei_capture_mode mode = ladei_capture_mode_relax(runtime);
@@ -260,10 +267,15 @@ lade_status ladei_copy_ways_prepare(lade_runtime *runtime, int device) {
 }
 
 void ladei_copy_ways_first_use(lade_runtime *runtime, const ladei_stream *stream) {
-  const ladei_copy_ways *ways = ladei_copy_ways_of(runtime, stream->device);
+  ladei_copy_ways *ways = ladei_copy_ways_of(runtime, stream->device);
   if (ways == NULL || atomic_load_explicit(&ways->state, memory_order_relaxed) != LADEI_COPY_UNKNOWN) return;
+  if (atomic_load_explicit(&ways->tried, memory_order_relaxed)) return;
   lade_error before;
   ladei_error_save(&before);
-  if (ladei_stream_ask(runtime, stream) == LADE_OK) (void)ladei_copy_ways_prepare(runtime, stream->device);
+  if (ladei_stream_ask(runtime, stream) == LADE_OK &&
+      !atomic_exchange_explicit(&ways->tried, true, memory_order_relaxed)) { /* I2 */
+    lade_status status = ladei_copy_ways_prepare(runtime, stream->device);
+    if (status != LADE_OK && status != LADE_ERR_UNSUPPORTED) engines_alone(stream->device);
+  }
   ladei_error_restore(&before);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Across sources: lade_copy_pieces, lade_copy_blocks: which way pieces go, what is refused, failures. */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -253,6 +254,70 @@ LADE_TEST_P(Copies, WithoutAKernelEnginesCopyAll, SUPPORT_RUNTIMES, name) {
   expect_scattered(&s, 100, 1000);
   LADE_EXPECT_EQ_UINT(stats_of(&s).engine_pieces, 100);
   free(pieces);
+  sides_close(&s);
+}
+
+/* The bug: on a device whose memory is full each call loaded, pinned and measured again, and failed. */
+LADE_TEST_P(Copies, AFirstUseThatFailsIsNotTriedAgain, SUPPORT_RUNTIMES, name) {
+  sides s;
+  if (!sides_open(&s, name)) return;
+  lade_copy_piece *pieces = scattered(&s, 100, 1000);
+  LADE_ASSERT(pieces != NULL);
+  support_fail(s.runtime, "device_alloc", 1, 1);
+  uint64_t pinned_before = support_call_count(s.runtime, "host_alloc");
+  for (int i = 0; i < 3; i++) LADE_EXPECT_OK(lade_copy_pieces(s.runtime, pieces, 100, s.stream));
+  LADE_EXPECT_EQ_UINT(support_call_count(s.runtime, "copy_kernel_load"), 1);
+  LADE_EXPECT_LE_UINT(support_call_count(s.runtime, "host_alloc"), pinned_before + 1);
+  LADE_EXPECT_EQ_UINT(stats_of(&s).engine_pieces, 300);
+  LADE_EXPECT_OK(lade_copy_prepare(s.runtime, 0)); /* asked for, it is tried */
+  LADE_EXPECT_OK(lade_copy_pieces(s.runtime, pieces, 100, s.stream));
+  LADE_EXPECT_EQ_UINT(stats_of(&s).kernel_pieces, 100);
+  expect_scattered(&s, 100, 1000);
+  free(pieces);
+  sides_close(&s);
+}
+
+/* The bug: each of many threads that began at once loaded and measured, with memory of its own. */
+enum { THREADS = 16 };
+typedef struct starter {
+  const sides *s;
+  pthread_barrier_t *begin;
+  size_t index;
+} starter;
+
+static void *start(void *user) {
+  const starter *self = user;
+  lade_stream stream = NULL;
+  lade_copy_piece pieces[20];
+  LADE_EXPECT_OK(lade_runtime_set_device(self->s->runtime, 0));
+  LADE_EXPECT_OK(lade_stream_create(self->s->runtime, 0, &stream));
+  for (size_t i = 0; i < 20; i++) {
+    size_t at = (self->index * 20 + i) * 2000;
+    pieces[i] = (lade_copy_piece){self->s->device + at, self->s->host + at, 1000};
+  }
+  pthread_barrier_wait(self->begin);
+  for (int i = 0; i < 50; i++) LADE_EXPECT_OK(lade_copy_pieces(self->s->runtime, pieces, 20, stream));
+  LADE_EXPECT_OK(lade_stream_synchronize(self->s->runtime, stream));
+  LADE_EXPECT_OK(lade_stream_destroy(self->s->runtime, stream));
+  return NULL;
+}
+
+LADE_TEST_P(Copies, OneOfManyThreadsLoadsAtAFirstUse, SUPPORT_THREADED_RUNTIMES, name) {
+  sides s;
+  pthread_t threads[THREADS];
+  starter starters[THREADS];
+  pthread_barrier_t begin;
+  if (!sides_open(&s, name)) return;
+  LADE_ASSERT(pthread_barrier_init(&begin, NULL, THREADS) == 0);
+  for (size_t i = 0; i < THREADS; i++) {
+    starters[i] = (starter){&s, &begin, i};
+    LADE_ASSERT(pthread_create(&threads[i], NULL, start, &starters[i]) == 0);
+  }
+  for (size_t i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+  pthread_barrier_destroy(&begin);
+  LADE_EXPECT_EQ_UINT(support_call_count(s.runtime, "copy_kernel_load"), 1);
+  device_read(&s);
+  for (size_t i = 0; i < THREADS * 20; i++) LADE_EXPECT_PATTERN(s.back + i * 2000, 1000, 1, i * 2000);
   sides_close(&s);
 }
 
