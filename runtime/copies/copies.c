@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/call.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
@@ -147,14 +148,20 @@ static lade_status list_copy(lade_runtime *runtime, const ladei_copy_list_name *
   return status;
 }
 
-lade_status lade_copy_pieces(lade_runtime *runtime, const lade_copy_piece *pieces, size_t count, lade_stream stream) {
-  const ladei_copy_list_name name = {__func__, "pieces"};
+static lade_status pieces_copy(lade_runtime *runtime, const lade_copy_piece *pieces, size_t count, lade_stream stream) {
+  static const ladei_copy_list_name name = {"lade_copy_pieces", "pieces"};
   ladei_stream resolved;
-  LADEI_TRY(copies_enter(runtime, __func__, stream, &resolved));
+  LADEI_TRY(copies_enter(runtime, name.call, stream, &resolved));
   if (count == 0) return LADE_OK;
-  if (pieces == NULL) return ladei_error_null(__func__, "pieces");
-  if (count > INT32_MAX) return ladei_error_argument(__func__, "count", "less than 2^31", "%zu", count);
+  if (pieces == NULL) return ladei_error_null(name.call, "pieces");
+  if (count > INT32_MAX) return ladei_error_argument(name.call, "count", "less than 2^31", "%zu", count);
   return list_copy(runtime, &name, pieces, count, &resolved);
+}
+
+lade_status lade_copy_pieces(lade_runtime *runtime, const lade_copy_piece *pieces, size_t count, lade_stream stream) {
+  lade_status status;
+  LADEI_HELD(status, pieces_copy(runtime, pieces, count, stream));
+  return status;
 }
 
 /* ---- Tables ------------------------------------------------------------------------------------------------------ */
@@ -378,19 +385,26 @@ static lade_status table_at_call(lade_runtime *runtime, const lade_copy_table *t
   return table_expand(runtime, t, stream);
 }
 
-lade_status lade_copy_blocks(lade_runtime *runtime, const lade_copy_table *given, lade_stream stream) {
+static lade_status blocks_copy(lade_runtime *runtime, const lade_copy_table *given, lade_stream stream) {
+  static const char call[] = "lade_copy_blocks";
   lade_copy_table table;
   ladei_stream resolved;
   bool dst_ids, src_ids;
-  LADEI_TRY(copies_enter(runtime, __func__, stream, &resolved));
+  LADEI_TRY(copies_enter(runtime, call, stream, &resolved));
   LADEI_TRY(table_read(given, &table));
   if (table.count == 0) return LADE_OK;
   LADEI_TRY(ids_place(runtime, table.dst_ids, &resolved, &dst_ids));
   LADEI_TRY(ids_place(runtime, table.src_ids, &resolved, &src_ids));
   if (dst_ids && src_ids) return table_on_device(runtime, &table, &resolved);
   if (!dst_ids && !src_ids) return table_at_call(runtime, &table, &resolved);
-  return ladei_error_argument(__func__, dst_ids ? "table.src_ids" : "table.dst_ids",
+  return ladei_error_argument(call, dst_ids ? "table.src_ids" : "table.dst_ids",
                               "ids in device memory, as the other list", "%p", dst_ids ? table.src_ids : table.dst_ids);
+}
+
+lade_status lade_copy_blocks(lade_runtime *runtime, const lade_copy_table *given, lade_stream stream) {
+  lade_status status;
+  LADEI_HELD(status, blocks_copy(runtime, given, stream));
+  return status;
 }
 
 /* ---- Other calls ------------------------------------------------------------------------------------------------- */
@@ -406,7 +420,9 @@ static lade_status device_enter(lade_runtime *runtime, const char *call, int dev
 
 lade_status lade_copy_prepare(lade_runtime *runtime, int device) {
   LADEI_TRY(device_enter(runtime, __func__, device));
-  return ladei_copy_ways_prepare(runtime, device);
+  lade_status status;
+  LADEI_HELD(status, ladei_copy_ways_prepare(runtime, device));
+  return status;
 }
 
 lade_status lade_copy_stats_get(lade_runtime *runtime, int device, lade_copy_stats *stats) {

@@ -8,6 +8,7 @@
 #include "lade/copy.h"
 #include "runtime/ops.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/cancelled.h"
 #include "tests/support/heard.h"
 #include "tests/support/interposer.h"
 #include "tests/support/pattern.h"
@@ -319,6 +320,26 @@ LADE_TEST_P(Copies, OneOfManyThreadsLoadsAtAFirstUse, SUPPORT_THREADED_RUNTIMES,
   device_read(&s);
   for (size_t i = 0; i < THREADS * 20; i++) LADE_EXPECT_PATTERN(s.back + i * 2000, 1000, 1, i * 2000);
   sides_close(&s);
+}
+
+static void cancelled_copies(void *user) {
+  const sides *s = user;
+  lade_copy_piece *pieces = scattered(s, 20, 1000);
+  LADE_EXPECT_OK(lade_copy_pieces(s->runtime, pieces, 20, s->stream)); /* loads and measures */
+  free(pieces);
+}
+
+static void cancelled_prepare(void *user) { LADE_EXPECT_OK(lade_copy_prepare(((const sides *)user)->runtime, 0)); }
+
+/* The bug: a thread that was cancelled ended within the measuring, and left a stream, events and memory. */
+LADE_TEST_P(Copies, ACancelledThreadEndsAfterTheCall, support_cpu_only, name) {
+  for (int prepares = 0; prepares < 2; prepares++) {
+    sides s;
+    if (!sides_open(&s, name)) return;
+    LADE_EXPECT(support_call_cancelled(prepares ? cancelled_prepare : cancelled_copies, &s));
+    LADE_EXPECT_EQ_UINT(stats_of(&s).kernel_loaded, 1);
+    sides_close(&s);
+  }
 }
 
 /* A device that cannot have the kernel is asked once. */
