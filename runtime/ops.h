@@ -99,6 +99,11 @@ typedef enum ladei_copy_direction {
   LADEI_COPY_H2H = 3,
 } ladei_copy_direction;
 
+static inline ladei_copy_direction ladei_copy_direction_of(bool dst_on_device, bool src_on_device) {
+  if (dst_on_device) return src_on_device ? LADEI_COPY_D2D : LADEI_COPY_H2D;
+  return src_on_device ? LADEI_COPY_D2H : LADEI_COPY_H2H;
+}
+
 typedef enum ladei_capture_mode {
   LADEI_CAPTURE_GLOBAL = 0,
   LADEI_CAPTURE_THREAD_LOCAL = 1,

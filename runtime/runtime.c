@@ -338,11 +338,6 @@ lade_status lade_event_record(lade_runtime *runtime, lade_event event, lade_stre
   return status != LADE_OK ? status : runtime->ops->event_record(runtime->self, event, &resolved);
 }
 
-static ladei_copy_direction direction_of(bool dst_on_device, bool src_on_device) {
-  if (dst_on_device) return src_on_device ? LADEI_COPY_D2D : LADEI_COPY_H2D;
-  return src_on_device ? LADEI_COPY_D2H : LADEI_COPY_H2H;
-}
-
 /* The part of `bytes` that one copy may name: to the end of the pinned range, if the address lies in one. */
 static size_t copy_reach(const ladei_pointer_attributes *attributes, const void *address, size_t bytes) {
   uint64_t offset = (uint64_t)(uintptr_t)address - attributes->base;
@@ -415,7 +410,7 @@ static lade_status stretch_copy(const lade_runtime *runtime, ladei_copy_directio
 /* Note [Copies end with registrations] in ops.h. */
 static lade_status stretches_copy(const lade_runtime *runtime, stretch rest, const ladei_stream *stream) {
   ladei_copy_direction direction =
-      direction_of(rest.to.kind == LADEI_MEMORY_DEVICE, rest.from.kind == LADEI_MEMORY_DEVICE);
+      ladei_copy_direction_of(rest.to.kind == LADEI_MEMORY_DEVICE, rest.from.kind == LADEI_MEMORY_DEVICE);
   lade_status status = stretches_check(runtime, rest);
   while (status == LADE_OK) {
     size_t length = stretch_length(&rest);

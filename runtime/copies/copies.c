@@ -54,9 +54,14 @@ typedef struct split {
   const lade_copy_piece *parts;
   const ladei_copy_kind *kinds;
   size_t engine, count;
-  size_t engine_bytes, kernel_bytes;
+  size_t kernel_bytes;
   unsigned blocks;
 } split;
+
+static void split_engines(split *s) {
+  s->engine = s->count;
+  s->kernel_bytes = 0;
+}
 
 /* Of one kind, and all long or all short: nothing is moved. */
 static bool split_whole(const ladei_copy_ways *ways, bool ready, const ladei_copy_plan *plan, split *out) {
@@ -66,8 +71,11 @@ static bool split_whole(const ladei_copy_ways *ways, bool ready, const ladei_cop
                          (plan->kind.reach != LADEI_COPY_BY_KERNEL || plan->shortest >= from || plan->count <= FEW));
   bool all = !none && plan->kinds == NULL && plan->longest < from;
   *out = (split){.parts = plan->parts, .kinds = plan->kinds, .count = plan->count};
-  if (none) out->engine = plan->count;
-  if (all) out->blocks = blocks_for(ways, direction, plan->bytes / plan->count);
+  if (none) split_engines(out);
+  if (all) {
+    out->kernel_bytes = plan->bytes;
+    out->blocks = blocks_for(ways, direction, plan->bytes / plan->count);
+  }
   return none || all;
 }
 
@@ -76,11 +84,11 @@ static bool split_parts(const ladei_copy_ways *ways, ladei_copy_plan *plan, spli
   if (!ladei_copy_plan_own(plan)) return false;
   lade_copy_piece *parts = plan->own_parts;
   ladei_copy_kind *kinds = plan->own_kinds;
-  size_t engine = 0;
+  size_t engine = 0, kernel_bytes = 0;
   unsigned direction = 0;
   for (size_t i = 0; i < plan->count; i++) {
     if (kinds[i].reach == LADEI_COPY_BY_KERNEL && parts[i].bytes < engine_from(ways, kinds[i].direction)) {
-      out->kernel_bytes += parts[i].bytes;
+      kernel_bytes += parts[i].bytes;
       direction = kinds[i].direction;
       continue;
     }
@@ -91,12 +99,11 @@ static bool split_parts(const ladei_copy_ways *ways, ladei_copy_plan *plan, spli
     parts[engine] = part;
     kinds[engine++] = kind;
   }
-  *out = (split){
-      .parts = parts, .kinds = kinds, .count = plan->count, .engine = engine, .kernel_bytes = out->kernel_bytes};
+  *out = (split){.parts = parts, .kinds = kinds, .count = plan->count, .engine = engine, .kernel_bytes = kernel_bytes};
   if (plan->count - engine <= FEW)
-    out->engine = plan->count;
+    split_engines(out);
   else
-    out->blocks = blocks_for(ways, direction, out->kernel_bytes / (plan->count - engine));
+    out->blocks = blocks_for(ways, direction, kernel_bytes / (plan->count - engine));
   return true;
 }
 
@@ -115,7 +122,7 @@ static lade_status split_queue(lade_runtime *runtime, const ladei_copy_plan *pla
     status = runtime->ops->copy_kernel(runtime->self, s->parts + s->engine, s->count - s->engine, s->blocks, stream);
     if (status == LADE_ERR_UNSUPPORTED) { /* a stream of another context: nothing is queued */
       ladei_error_restore(&before);
-      s->engine = s->count;
+      split_engines(s);
       status = LADE_OK;
     }
   }
@@ -134,7 +141,7 @@ static lade_status plan_queue(lade_runtime *runtime, ladei_copy_plan *plan, cons
   count_add(&ways->engine_pieces, s.engine);
   count_add(&ways->engine_bytes, bytes_of(s.parts, s.engine));
   count_add(&ways->kernel_pieces, s.count - s.engine);
-  count_add(&ways->kernel_bytes, bytes_of(s.parts + s.engine, s.count - s.engine));
+  count_add(&ways->kernel_bytes, s.kernel_bytes);
   count_add(&ways->merged_pieces, plan->merged);
   return LADE_OK;
 }
@@ -206,13 +213,6 @@ static lade_status id_refuse(const char *side, size_t index, uint64_t id, size_t
   return ladei_error_argument("lade_copy_blocks", field, expected, "%lld", (long long)id);
 }
 
-static bool bit_take(uint64_t *bits, uint64_t index) {
-  uint64_t bit = UINT64_C(1) << index % 64, *word = &bits[index / 64];
-  bool free = (*word & bit) == 0;
-  *word |= bit;
-  return free;
-}
-
 /* *out_follow: some block follows the one before on both sides. `taken`: a bit for each block of the destination, or NULL. */
 static lade_status ids_check(const lade_copy_table *t, uint64_t *taken, bool *out_follow) {
   uint64_t last_to = UINT64_MAX - 1, last_from = UINT64_MAX - 1;
@@ -221,7 +221,7 @@ static lade_status ids_check(const lade_copy_table *t, uint64_t *taken, bool *ou
     uint64_t to = id_of(t->dst_ids, i, t->id_bytes), from = id_of(t->src_ids, i, t->id_bytes);
     if (to >= t->dst_count) return id_refuse("dst", i, to, t->dst_count, "");
     if (from >= t->src_count) return id_refuse("src", i, from, t->src_count, "");
-    if (taken != NULL && !bit_take(taken, to)) return id_refuse("dst", i, to, t->dst_count, ", each once");
+    if (taken != NULL && !ladei_copy_bit_take(taken, to)) return id_refuse("dst", i, to, t->dst_count, ", each once");
     follow = follow || (to == last_to + 1 && from == last_from + 1);
     last_to = to;
     last_from = from;
@@ -267,7 +267,7 @@ static lade_status sides_find(lade_runtime *runtime, const lade_copy_table *t, u
 }
 
 static unsigned sides_direction(const blocks_side *to, const blocks_side *from) {
-  return to->device < 0 ? LADEI_COPY_D2H : from->device < 0 ? LADEI_COPY_H2D : LADEI_COPY_D2D;
+  return ladei_copy_direction_of(to->device >= 0, from->device >= 0);
 }
 
 static lade_status table_queue(lade_runtime *runtime, ladei_copy_ways *ways, const lade_copy_table *t, bool at_call,
@@ -363,13 +363,10 @@ static lade_status table_suits(lade_runtime *runtime, const ladei_copy_ways *way
 }
 
 static lade_status table_at_call(lade_runtime *runtime, const lade_copy_table *t, const ladei_stream *stream) {
-  enum { BITS_AN_ID = 256 };
   ladei_copy_ways *ways = ladei_copy_ways_of(runtime, stream->device);
   bool follow = false, suits = false;
   unsigned direction = 0;
-  size_t bytes = (t->dst_count / 64 + 1) * sizeof(uint64_t);
-  uint64_t *taken = t->dst_count / BITS_AN_ID <= t->count ? ladei_copy_memory_take(runtime, bytes) : NULL;
-  if (taken != NULL) memset(taken, 0, bytes);
+  uint64_t *taken = ladei_copy_bits_take(runtime, t->dst_count, t->count);
   lade_status status = ids_check(t, taken, &follow);
   ladei_copy_memory_give(runtime, taken);
   if (status != LADE_OK) return status;

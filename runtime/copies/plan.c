@@ -58,6 +58,13 @@ void ladei_copy_memory_give(lade_runtime *runtime, void *memory) {
   if (!keep) free(kept);
 }
 
+uint64_t *ladei_copy_bits_take(lade_runtime *runtime, uint64_t places, size_t count) {
+  enum { BITS_A_PIECE = 256 }; /* clearing them takes some nanoseconds a piece */
+  size_t bytes = (places / 64 + 1) * sizeof(uint64_t);
+  uint64_t *bits = places / BITS_A_PIECE <= count ? ladei_copy_memory_take(runtime, bytes) : NULL;
+  return bits == NULL ? NULL : memset(bits, 0, bytes);
+}
+
 /* ---- Memory of an end -------------------------------------------------------------------------------------------- */
 
 lade_status ladei_copy_end_ask(const lade_runtime *runtime, const void *address, const ladei_stream *stream,
@@ -144,15 +151,11 @@ static lade_status kind_find(const making *m, const lade_copy_piece *piece, size
   bool foreign = (to->device >= 0 && to->device != own) || (from->device >= 0 && from->device != own);
   if (to->device < 0 && from->device < 0)
     return piece_refuse(m, index, "", "one end in device memory", piece->dst, piece->bytes);
-  out->direction = to->device < 0 ? LADEI_COPY_D2H : from->device < 0 ? LADEI_COPY_H2D : LADEI_COPY_D2D;
+  out->direction = (uint8_t)ladei_copy_direction_of(to->device >= 0, from->device >= 0);
   out->reach = foreign && out->direction == LADEI_COPY_D2D ? LADEI_COPY_BETWEEN
                : !foreign && to->reached && from->reached  ? LADEI_COPY_BY_KERNEL
                                                            : LADEI_COPY_BY_ENGINE;
   return LADE_OK;
-}
-
-static bool kinds_equal(ladei_copy_kind a, ladei_copy_kind b) {
-  return a.direction == b.direction && a.reach == b.reach;
 }
 
 static bool follows(const lade_copy_piece *before, const lade_copy_piece *piece) {
@@ -179,7 +182,7 @@ static uint64_t common_divisor(uint64_t a, uint64_t b) {
 
 /* Guesses the step of the first pieces; places for all of the first one's memory, if that is worth the list's length. */
 static void grid_open(const making *m, const lade_copy_piece *pieces, size_t count, grid *out) {
-  enum { SAMPLE = 10, BITS_A_PIECE = 256 };
+  enum { SAMPLE = 10 };
   const ladei_copy_end *to = &m->dst.known[m->dst.last];
   uint64_t step = 0, first = number(pieces[0].dst);
   *out = (grid){0};
@@ -188,13 +191,10 @@ static void grid_open(const making *m, const lade_copy_piece *pieces, size_t cou
     uint64_t at = number(pieces[i].dst);
     step = common_divisor(step, at > first ? at - first : first - at);
   }
-  if (step < pieces[0].bytes || to->bytes / step / BITS_A_PIECE > count) return;
-  size_t words = to->bytes / step / 64 + 1;
-  out->bits = ladei_copy_memory_take(m->runtime, words * sizeof *out->bits);
-  if (out->bits == NULL) return;
-  memset(out->bits, 0, words * sizeof *out->bits);
+  if (step < pieces[0].bytes) return;
+  out->places = to->bytes / step + 1;
+  out->bits = ladei_copy_bits_take(m->runtime, out->places, count);
   out->step = step;
-  out->places = words * 64;
   out->inverse = 1.0 / (double)step;
   out->base = first - (first - to->base) / step * step;
 }
@@ -210,14 +210,6 @@ static uint64_t grid_place(const grid *g, const lade_copy_piece *piece) {
   uint64_t place = (uint64_t)(int64_t)((double)(int64_t)offset * g->inverse + 0.5);
   bool on = place < g->places && place * g->step == offset && piece->bytes <= g->step;
   return on ? place : g->places;
-}
-
-/* False: the place is taken. */
-static bool grid_take(grid *g, uint64_t place) {
-  uint64_t bit = UINT64_C(1) << place % 64, *word = &g->bits[place / 64];
-  bool free = (*word & bit) == 0;
-  *word |= bit;
-  return free;
 }
 
 static lade_status overlap_refuse(const making *m, const lade_copy_piece *pieces, size_t index) {
@@ -250,7 +242,7 @@ static size_t pieces_take(const making *m, const lade_copy_piece *pieces, size_t
     if (!piece_within(&to, &from, piece) || follows(piece - 1, piece)) break;
     if (g->bits != NULL) {
       uint64_t place = grid_place(g, piece);
-      if (place == g->places || !grid_take(g, place)) break;
+      if (place == g->places || !ladei_copy_bit_take(g->bits, place)) break;
     }
     plan_count(plan, piece->bytes);
   }
@@ -268,10 +260,10 @@ static lade_status list_pass(making *m, const lade_copy_piece *pieces, size_t co
     if (i == 0) plan->kind = kind;
     if (i == 0) grid_open(m, pieces, count, g);
     bool within = piece_within(&m->dst.known[m->dst.last], &m->src.known[m->src.last], piece);
-    if (!kinds_equal(kind, plan->kind) || !within || (i != 0 && follows(piece - 1, piece))) return LADE_OK;
+    if (!ladei_copy_kinds_equal(kind, plan->kind) || !within || (i != 0 && follows(piece - 1, piece))) return LADE_OK;
     uint64_t place = g->bits == NULL ? 0 : grid_place(g, piece);
     if (g->bits != NULL && place == g->places) grid_close(m, g);
-    if (g->bits != NULL && !grid_take(g, place)) return overlap_refuse(m, pieces, i);
+    if (g->bits != NULL && !ladei_copy_bit_take(g->bits, place)) return overlap_refuse(m, pieces, i);
     plan_count(plan, piece->bytes);
     i++;
   }
@@ -322,8 +314,8 @@ static const ladei_copy_end *host_of(const making *m) {
 /* Adds a part whose ends were found last, or makes the last part longer. Device memory may end and go on: I3 is about host memory. */
 static bool part_add(const making *m, parts *p, lade_copy_piece part, ladei_copy_kind kind, bool *out_merged) {
   const ladei_copy_end *host = host_of(m);
-  bool same =
-      p->count != 0 && kinds_equal(p->kinds[p->count - 1], kind) && p->host_base == (host == NULL ? 0 : host->base);
+  bool same = p->count != 0 && ladei_copy_kinds_equal(p->kinds[p->count - 1], kind) &&
+              p->host_base == (host == NULL ? 0 : host->base);
   *out_merged = same && follows(&p->parts[p->count - 1], &part);
   if (*out_merged) {
     p->parts[p->count - 1].bytes += part.bytes;

@@ -45,9 +45,23 @@ lade_status ladei_copy_plan_make(lade_runtime *runtime, const ladei_copy_list_na
 bool ladei_copy_plan_own(ladei_copy_plan *plan);
 void ladei_copy_plan_free(ladei_copy_plan *plan);
 
+static inline bool ladei_copy_kinds_equal(ladei_copy_kind a, ladei_copy_kind b) {
+  return a.direction == b.direction && a.reach == b.reach;
+}
+
 /* Memory for the time of a call. The runtime keeps the last one, as the system takes longer to give it than a list to use it. NULL: none. */
 void *ladei_copy_memory_take(lade_runtime *runtime, size_t bytes);
 void ladei_copy_memory_give(lade_runtime *runtime, void *memory);
+
+/* Such memory with a bit for each place, none of them taken. NULL: there is none, or so many places are not worth a list of `count`. */
+uint64_t *ladei_copy_bits_take(lade_runtime *runtime, uint64_t places, size_t count);
+/* False: the place is taken. */
+static inline bool ladei_copy_bit_take(uint64_t *bits, uint64_t place) {
+  uint64_t bit = UINT64_C(1) << place % 64, *word = &bits[place / 64];
+  bool free = (*word & bit) == 0;
+  *word |= bit;
+  return free;
+}
 
 /* Memory of an end of a copy. */
 typedef struct ladei_copy_end {

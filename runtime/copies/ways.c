@@ -20,7 +20,6 @@
  */
 #include "runtime/copies/ways.h"
 
-#include <assert.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -89,19 +88,17 @@ static lade_status batch(lade_runtime *runtime, const lade_copy_piece *parts, la
   return status;
 }
 
-static bool kinds_equal(ladei_copy_kind a, ladei_copy_kind b) {
-  return a.direction == b.direction && a.reach == b.reach;
-}
-
 lade_status ladei_copy_by_engine(lade_runtime *runtime, const lade_copy_piece *parts, const ladei_copy_kind *kinds,
                                  ladei_copy_kind kind, size_t count, const ladei_stream *stream) {
-  lists *l = count == 1 ? NULL : ladei_copy_memory_take(runtime, sizeof *l);
-  lade_status status = count == 1 || l != NULL ? LADE_OK : no_memory(count);
   if (count == 1) return one_copy(runtime, parts, kinds == NULL ? kind : kinds[0], stream);
-  if (l != NULL) l->wanted = runtime->ops->copy_batch != NULL;
+  lists *l = ladei_copy_memory_take(runtime, sizeof *l);
+  lade_status status = LADE_OK;
+  if (l == NULL) return no_memory(count);
+  l->wanted = runtime->ops->copy_batch != NULL;
   for (size_t i = 0, run; i < count && status == LADE_OK; i += run) {
     ladei_copy_kind now = kinds == NULL ? kind : kinds[i];
-    for (run = 1; i + run < count && run < BATCH && (kinds == NULL || kinds_equal(kinds[i + run], now));) run++;
+    for (run = 1; i + run < count && run < BATCH && (kinds == NULL || ladei_copy_kinds_equal(kinds[i + run], now));)
+      run++;
     status = batch(runtime, parts + i, now, run, l, stream);
   }
   ladei_copy_memory_give(runtime, l);

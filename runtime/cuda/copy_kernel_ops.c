@@ -67,12 +67,9 @@ static lade_status copy_kernel_load(void *self, int device) {
   cuda_copy_kernels *kernels = calloc(1, sizeof *kernels);
   CUresult code = kernels == NULL ? CUDA_ERROR_OUT_OF_MEMORY : kernels_find(api, kernels);
   call.out_of_memory = kernels == NULL ? LADE_ERR_OUT_OF_HOST_MEMORY : LADE_ERR_OUT_OF_DEVICE_MEMORY;
-  if (code == CUDA_SUCCESS && !atomic_compare_exchange_strong(slot, &none, kernels)) {
-    (void)api->module_unload(kernels->module); /* I1 */
-    free(kernels);
-  } else if (code != CUDA_SUCCESS) {
-    free(kernels);
-  }
+  bool published = code == CUDA_SUCCESS && atomic_compare_exchange_strong(slot, &none, kernels);
+  if (code == CUDA_SUCCESS && !published) (void)api->module_unload(kernels->module); /* I1 */
+  if (!published) free(kernels);
   lade_status status = ladei_cuda_leave(&call, code, "on device %d", device);
   if (!text_refused(code)) return status;
   return ladei_error(LADE_ERR_UNSUPPORTED, code,
@@ -124,6 +121,7 @@ static uint32_t unit_of(size_t total_bytes) { return total_bytes < SHORT_TOTAL_B
 
 static CUresult list_launch(const copy_launcher *l, copy_list *list) {
   copy_short_list few;
+  assert(list->count > 0 && list->count <= COPY_LIST_ENTRIES); /* I2 */
   if (list->count > COPY_SHORT_LIST_ENTRIES) return launch(l, l->kernels->list, list);
   memcpy(few.dst, list->dst, list->count * sizeof few.dst[0]);
   memcpy(few.src, list->src, list->count * sizeof few.src[0]);
@@ -183,13 +181,14 @@ static bool side_fits(table_side *s) {
   return (s->high - s->low) >> s->shift < UINT32_MAX;
 }
 
+/* Of ids in the parameters. */
 static CUresult table_launch(const copy_launcher *l, copy_table *table) {
   copy_short_table few;
-  if (table->table.count > COPY_SHORT_TABLE_ENTRIES && table->table.dst_ids == 0)
-    return launch(l, l->kernels->table, table);
+  assert(table->table.count > 0 && table->table.count <= COPY_TABLE_ENTRIES); /* I2 */
+  if (table->table.count > COPY_SHORT_TABLE_ENTRIES) return launch(l, l->kernels->table, table);
   few.table = table->table;
-  if (table->table.dst_ids == 0) memcpy(few.dst_ids, table->dst_ids, table->table.count * sizeof few.dst_ids[0]);
-  if (table->table.src_ids == 0) memcpy(few.src_ids, table->src_ids, table->table.count * sizeof few.src_ids[0]);
+  memcpy(few.dst_ids, table->dst_ids, table->table.count * sizeof few.dst_ids[0]);
+  memcpy(few.src_ids, table->src_ids, table->table.count * sizeof few.src_ids[0]);
   return launch(l, l->kernels->short_table, &few);
 }
 
