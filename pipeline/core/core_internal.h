@@ -42,7 +42,7 @@ static inline uint64_t ladei_pipe_ring_first_bytes(const ladei_pipe_ring *ring) 
   return ring->copy_streams[0].under_way_bytes + ring->copy_streams[LADEI_PIPE_COPY_STREAM_SECOND].under_way_bytes;
 }
 
-/* The copy stream for the next copy of a transfer that waits for no stream; NULL: it waits for the end of a turn. */
+/* The copy stream for the next copy of a transfer; NULL: it waits for the end of a turn. */
 ladei_pipe_copy_stream *ladei_pipe_turn_stream(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer);
 /* Bytes that the copy stream may queue until its turn is over: Note [Turns] in core_pick.c. UINT64_MAX: no limit. */
 uint64_t ladei_pipe_turn_left(const ladei_pipe_ring *ring, const ladei_pipe_copy_stream *copy_stream);

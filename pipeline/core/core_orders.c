@@ -286,8 +286,7 @@ static ladei_pipe_slot *slot_begin(ladei_pipe_ring *ring, ladei_pipe_slot *slot,
 
 /* Where its next copy goes: it was picked, so that it waits for no turn. */
 static ladei_pipe_copy_stream *copy_stream_next(const ladei_pipe_core_transfer *transfer) {
-  bool waits = transfer->dependency != LADEI_PIPE_DEPENDENCY_NONE;
-  ladei_pipe_copy_stream *next = waits ? transfer->copy_stream : ladei_pipe_turn_stream(transfer->ring, transfer);
+  ladei_pipe_copy_stream *next = ladei_pipe_turn_stream(transfer->ring, transfer);
   assert(next != NULL && "I12");
   return next;
 }

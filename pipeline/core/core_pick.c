@@ -167,6 +167,7 @@ uint64_t ladei_pipe_turn_left(const ladei_pipe_ring *ring, const ladei_pipe_copy
 
 /* One whose turn is under way goes on first, so that the other one is found empty. */
 ladei_pipe_copy_stream *ladei_pipe_turn_stream(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
+  if (transfer->dependency != LADEI_PIPE_DEPENDENCY_NONE) return transfer->copy_stream;
   const ladei_pipe_copy_stream *own = transfer->copy_stream;
   const ladei_pipe_copy_stream *second = &ring->copy_streams[LADEI_PIPE_COPY_STREAM_SECOND];
   bool left = ladei_pipe_turn_left(ring, own) > 0;
@@ -181,7 +182,7 @@ ladei_pipe_copy_stream *ladei_pipe_turn_stream(const ladei_pipe_ring *ring, cons
 
 /* Whether its copies wait for the end of a turn. */
 static bool transfer_rests(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
-  return transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE && ladei_pipe_turn_stream(ring, transfer) == NULL;
+  return ladei_pipe_turn_stream(ring, transfer) == NULL;
 }
 
 /* The first READY slot that need not wait for more to be joined to; NULL: none. */
@@ -253,11 +254,9 @@ static bool pick_copy_or_record(const ladei_pipe_ring *ring, ladei_pipe_order *o
     uint64_t left = transfer->bytes - transfer->issued_bytes;
     uint64_t begun = left < transfer->chunk_bytes ? left : transfer->chunk_bytes;
     uint64_t bytes = order->slot->state == LADEI_PIPE_SLOT_READY ? order->slot->bytes : begun;
-    const ladei_pipe_copy_stream *turn = transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE
-                                             ? ladei_pipe_turn_stream(ring, transfer)
-                                             : transfer->copy_stream;
     if (bytes >= EVENT_BYTES)
-      (void)copy_stream_pick_record(turn, order); /* where there is none to record, the copy is next */
+      (void)copy_stream_pick_record(ladei_pipe_turn_stream(ring, transfer),
+                                    order); /* where there is none to record, the copy is next */
   }
   return true;
 }
