@@ -8,6 +8,7 @@
 #include "copies.h"
 
 #include "lade/copy.h"
+#include "natural.h"
 #include "status.h"
 #include "stream.h"
 #include "tensor_view.h"
@@ -33,8 +34,12 @@ Ids ids_from(nb::handle object, const char *name) {
   Ids ids;
   if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()) || PyRange_Check(object.ptr())) {
     for (nb::handle item : nb::borrow<nb::sequence>(object)) {
-      if (!PyLong_Check(item.ptr())) refuse(std::string(name) + " has a " + class_text(item) + "; expected integers");
-      ids.own.push_back(nb::cast<int64_t>(item));
+      const nb::object number = integer_of(item);
+      if (!number) refuse(std::string(name) + " has a " + class_text(item) + "; expected integers");
+      int overflow = 0;
+      const long long id = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+      if (overflow != 0) refuse(std::string(name) + " has " + nb::str(number).c_str() + "; expected ids below 2^63");
+      ids.own.push_back(id);
     }
     ids.data = ids.own.data();
     ids.count = ids.own.size();

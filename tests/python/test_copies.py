@@ -33,7 +33,7 @@ class Caches:
         return np.asarray(out)
 
 
-@pytest.mark.parametrize("ids", [list, tuple, np.array, lambda values: np.array(values, "int32")])
+@pytest.mark.parametrize("ids", [list, tuple, np.array, lambda values: [np.int64(value) for value in values], lambda values: np.array(values, "int32")])
 def test_pages_go_out_and_in(device, ids):
     caches = Caches(device)
     to, source = [3, 29, 0, 17], [39, 0, 5, 5]
@@ -102,6 +102,8 @@ def test_refusals_name_the_block(device):
             ([4, 5, 4], [0, 1, 2], "each once"),
             ([1], [0, 1], "source_ids has 2 ids and destination_ids 1"),
             ([1, "x"], [0, 1], "destination_ids has a str"),
+            ([True], [0], "destination_ids has a bool"),
+            ([1 << 70], [0], "destination_ids has 1180591620717411303424; expected ids below"),
             (np.array([1.0]), [0], "of type float64"),
             (np.array([[1]]), [0], "2 dimensions"),
             (np.array([1], "int32"), np.array([1], "int64"), "two types")):
