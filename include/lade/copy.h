@@ -4,13 +4,14 @@
  *
  * A copy engine takes about a microsecond for each copy, whatever its length, so pieces of 4 KiB use a tenth of the link. A kernel
  * that reads and writes pinned memory over the link has no such cost. These calls choose: pieces below a length that is measured
- * once for each device go by a kernel, longer ones by copy engines. Pieces that follow each
- * other in the list and on both sides are copied as one.
+ * once for each device go by a kernel, longer ones by copy engines. Pieces that follow each other in the list and on both sides are
+ * copied as one. A lade_pipeline copies short pieces of its transfers by the same kernel, where lade_copy_prepare() has loaded it.
  *
  * Rules: stream-ordered, without a pipeline or a thread, and captured like a kernel and copies. The pieces of a call have no order among
  * each other. Host memory is pinned, by any library. Lists are read before the call returns. Whatever the kernel cannot reach,
- * copy engines copy: pinned memory that is not mapped for the device (lade's own is with LADE_PINNED_DEVICE_MAPPED), memory of other devices, streams of other contexts than the
- * devices' primary ones, devices or drivers that cannot load it (older than compute capability 7.5, older than CUDA 12.1).
+ * copy engines copy: pinned memory that is not mapped for the device (lade's own is with LADE_PINNED_DEVICE_MAPPED), memory of other
+ * devices, streams of other contexts than the devices' primary ones, devices or drivers that cannot load it (older than compute
+ * capability 7.5, older than CUDA 12.1).
  *
  *   lade_copy_prepare(runtime, 0); // at the start: loads the kernel and measures
  *   ...

@@ -5,6 +5,9 @@
  *   block    [ a ][ b ][ c ][ d ]        b and c lie side by side on the device too: they are one run
  *   device   a'      b'c'       d'       three runs: one batched copy, or three copies where the driver has none
  *
+ * Many short runs are one launch of the kernel in runtime/copies, if lade_copy_prepare() has loaded it for the device. A pipeline does
+ * not load it: that waits for all of the device's work, which the pipeline's own streams do not tell.
+ *
  * Extents that are adjacent on the device but not in the chunk are sorted into the block: chains.h.
  *
  * I1  Runs are submitted in the order of the block; a failure says whether some were.
@@ -20,6 +23,7 @@
 #include "base/static_probe.h"
 #include "pipeline/endpoints/chains.h"
 #include "pipeline/endpoints/probe.h"
+#include "runtime/copies/copies.h"
 
 static ladei_copy_direction copies_direction(const ladei_pipe_copies *copies) {
   return copies->to_device ? LADEI_COPY_H2D : LADEI_COPY_D2H;
@@ -57,9 +61,32 @@ static void clock_begin(ladei_pipe_copies *copies) {
   copies->timed = ladei_pipe_probe_begin(copies->pipeline->runtime, copies->stream, probe, bytes);
 }
 
+/* Whether the kernel is for them. Joined copies of 64 KiB and more have the rate of the link, and take no multiprocessor. */
+static bool runs_are_short(const ladei_pipe_copies *copies) {
+  enum { SHORT_RUN_BYTES = 64 << 10 };
+  size_t bytes = 0;
+  for (size_t i = 0; i < copies->count; i++) bytes += copies->sizes[i];
+  return bytes / SHORT_RUN_BYTES < copies->count &&
+         ladei_copy_kernel_suits(copies->pipeline->runtime, copies_direction(copies), copies->count, bytes,
+                                 copies->stream);
+}
+
+static lade_status runs_by_kernel(ladei_pipe_copies *copies) {
+  lade_copy_piece pieces[LADEI_PIPE_RUNS_MOST];
+  if (!runs_are_short(copies)) return LADE_ERR_UNSUPPORTED;
+  for (size_t i = 0; i < copies->count; i++)
+    pieces[i] = (lade_copy_piece){copies->dsts[i], copies->srcs[i], copies->sizes[i]};
+  lade_status status =
+      ladei_copy_by_kernel(copies->pipeline->runtime, copies_direction(copies), pieces, copies->count, copies->stream);
+  copies->order->partial = copies->order->partial || status != LADE_ERR_UNSUPPORTED;
+  copies->order->copies += status == LADE_OK ? 1 : 0;
+  return status;
+}
+
 lade_status ladei_pipe_copies_submit(ladei_pipe_copies *copies) {
   clock_begin(copies);
-  lade_status status = copies->count > 1 ? runs_batch(copies) : LADE_ERR_UNSUPPORTED;
+  lade_status status = runs_by_kernel(copies);
+  if (status == LADE_ERR_UNSUPPORTED && copies->count > 1) status = runs_batch(copies);
   if (status == LADE_ERR_UNSUPPORTED) {
     status = LADE_OK;
     for (size_t i = 0; i < copies->count && status == LADE_OK; i++) status = run_copy(copies, i);
@@ -201,9 +228,11 @@ static lade_status slot_copy(ladei_pipe_copies *copies, const ladei_pipe_slot *s
   return ladei_pipe_chains_find(slot, &chains) ? chains_copy(copies, &chains) : extents_copy(copies);
 }
 
-/* Submits the gathered copies: one by one if need be, except joined slots. */
+/* Submits the gathered copies: one by one if need be. Joined slots are queued together or not at all; several launches of the kernel
+ * are not. */
 static lade_status gathered_submit(ladei_pipe_copies *copies) {
   if (copies->order->slot->joined == NULL) return ladei_pipe_copies_submit(copies);
+  if (runs_are_short(copies)) return LADE_ERR_UNSUPPORTED;
   clock_begin(copies);
   return runs_batch(copies);
 }

@@ -7,7 +7,7 @@
 #include "pipeline/state/state.h"
 
 /* Runs of one submission at most: they fit on a thread's stack easily. */
-enum { LADEI_PIPE_RUNS_MOST = 128 };
+enum { LADEI_PIPE_RUNS_MOST = 512 };
 
 /* The copies of a chunk, while they are gathered. */
 struct ladei_pipe_copies {

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lade/copy.h"
 #include "lade/device.h"
 #include "tests/pipeline/fixture.h"
 #include "tests/shim/lade_test.h"
@@ -65,18 +66,30 @@ LADE_TEST_P(Pieces, OfSeveralSourcesAreGatheredInOrder, support_soft_runtimes, n
   support_temp_dir_remove(&dir);
 }
 
-/* Small ones to places all over the device: where the driver has batched copies, a few driver calls; the same bytes where
- * it has none. */
-static void scatter(lade_runtime *runtime, bool batched) {
-  fixture f;
+typedef enum scatter_way {
+  ONE_BY_ONE,
+  BATCHED,
+  BY_KERNEL,
+} scatter_way;
+
+static uint64_t kernel_pieces(lade_runtime *runtime) {
+  lade_copy_stats stats;
+  lade_copy_stats_init(&stats);
+  LADE_EXPECT_OK(lade_copy_stats_get(runtime, 0, &stats));
+  return stats.kernel_pieces;
+}
+
+/* Small ones to places all over the device: with batched copies or the kernel a few driver calls, the same bytes without. */
+static void scatter(fixture *f, scatter_way way) {
+  lade_runtime *runtime = f->runtime;
   lade_piece pieces[PIECES];
   char *host = malloc(PIECES * 64);
   char *back = calloc(PIECES, 64);
-  if (!fixture_open_on(&f, runtime, DEVICE_BYTES, NULL)) return;
+  if (way == BY_KERNEL) LADE_EXPECT_OK(lade_copy_prepare(runtime, 0));
   support_pattern_fill(host, PIECES * 64, 9, 0);
   for (size_t i = 0; i < PIECES; i++) {
     /* Every second slot of 128 bytes, backwards: no two neighbours. */
-    pieces[i] = (lade_piece){lade_endpoint_memory(host + i * 64), f.device + (PIECES - i) * 128, 64};
+    pieces[i] = (lade_piece){lade_endpoint_memory(host + i * 64), f->device + (PIECES - i) * 128, 64};
   }
   lade_transfer transfer;
   lade_transfer_init(&transfer);
@@ -86,36 +99,70 @@ static void scatter(lade_runtime *runtime, bool batched) {
   uint64_t before;
   uint64_t after;
   LADE_EXPECT_OK(lade_soft_call_count(runtime, "copy", &before));
-  LADE_EXPECT_OK(fixture_run(&f, &transfer));
+  LADE_EXPECT_OK(fixture_run(f, &transfer));
   LADE_EXPECT_OK(lade_soft_call_count(runtime, "copy", &after));
-  LADE_EXPECT_EQ_UINT(after - before, batched ? 0 : PIECES);
+  LADE_EXPECT_EQ_UINT(after - before, way == ONE_BY_ONE ? PIECES : 0);
   for (size_t i = 0; i < PIECES; i++) {
-    fixture_expect_device_pattern(&f, (PIECES - i) * 128, 64, 9, i * 64);
+    fixture_expect_device_pattern(f, (PIECES - i) * 128, 64, 9, i * 64);
     pieces[i].host = lade_endpoint_memory(back + i * 64);
   }
   transfer.direction = LADE_TO_HOST;
   transfer.bytes = PIECES * 64;
-  LADE_EXPECT_OK(fixture_run(&f, &transfer));
+  LADE_EXPECT_OK(fixture_run(f, &transfer));
   LADE_EXPECT_PATTERN(back, PIECES * 64, 9, 0);
-  lade_pipeline_info info = fixture_info(&f);
+  lade_pipeline_info info = fixture_info(f);
   /* 200 runs in chunks of 64: four chunks each way, none of more runs than one submission takes. */
-  LADE_EXPECT_EQ_UINT(info.copies, batched ? 8 : 2 * PIECES);
-  fixture_close(&f);
+  LADE_EXPECT_EQ_UINT(info.copies, way == ONE_BY_ONE ? 2 * PIECES : 8);
+  LADE_EXPECT_EQ_UINT(kernel_pieces(runtime), way == BY_KERNEL ? 2 * PIECES : 0);
+  fixture_close(f);
   free(host);
   free(back);
 }
 
 LADE_TEST_P(Pieces, ScatteredAreCopiedAsABatch, support_soft_runtimes, name) {
-  lade_runtime *runtime = support_runtime_open(name);
-  if (runtime != NULL) scatter(runtime, true);
+  fixture f;
+  if (fixture_open(&f, name, DEVICE_BYTES, NULL)) scatter(&f, BATCHED);
+}
+
+LADE_TEST_P(Pieces, ScatteredAreCopiedByTheKernelThatIsLoaded, support_soft_runtimes, name) {
+  fixture f;
+  lade_pinned_options pool;
+  lade_pinned_options_init(&pool);
+  pool.flags = LADE_PINNED_DEVICE_MAPPED;
+  if (fixture_open_pool(&f, name, DEVICE_BYTES, &pool, NULL)) scatter(&f, BY_KERNEL);
+}
+
+/* The launch of the second chunk fails: so does the transfer, alone. */
+LADE_TEST_P(Pieces, ScatteredFailWithALaunch, support_soft_runtimes, name) {
+  fixture f;
+  lade_piece pieces[PIECES];
+  char *host = calloc(PIECES, 64);
+  lade_pinned_options pool;
+  lade_pinned_options_init(&pool);
+  pool.flags = LADE_PINNED_DEVICE_MAPPED;
+  if (!fixture_open_pool(&f, name, DEVICE_BYTES, &pool, NULL)) return;
+  LADE_EXPECT_OK(lade_copy_prepare(f.runtime, 0));
+  for (size_t i = 0; i < PIECES; i++)
+    pieces[i] = (lade_piece){lade_endpoint_memory(host + i * 64), f.device + i * 128, 64};
+  lade_transfer transfer;
+  lade_transfer_init(&transfer);
+  transfer.direction = LADE_TO_DEVICE;
+  transfer.pieces = pieces;
+  transfer.piece_count = PIECES;
+  LADE_EXPECT_OK(lade_soft_fault_add(f.runtime, "copy_kernel", 2, LADE_ERR_DRIVER));
+  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, fixture_run(&f, &transfer));
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
+  fixture_close(&f);
+  free(host);
 }
 
 LADE_TEST_P(Pieces, ScatteredAreCopiedOneByOneWithoutBatches, support_soft_runtimes, name) {
+  fixture f;
   support_description description;
   support_description_init(&description);
   description.devices[0].no_copy_batch = 1;
   lade_runtime *runtime = support_runtime_open_with(name, &description.options);
-  if (runtime != NULL) scatter(runtime, false);
+  if (runtime != NULL && fixture_open_on(&f, runtime, DEVICE_BYTES, NULL)) scatter(&f, ONE_BY_ONE);
 }
 
 /* Neighbours on the device are one copy per chunk, however many they are. */

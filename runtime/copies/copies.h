@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies of pieces, for callers within the library: model in copies.c.
+ */
+#ifndef LADE_RUNTIME_COPIES_COPIES_H
+#define LADE_RUNTIME_COPIES_COPIES_H
+
+#include "lade/copy.h"
+#include "runtime/ops.h"
+
+/* Whether the kernel copies `count` pieces of `bytes` together, if it reaches them, faster than engines do. Does not load it. */
+bool ladei_copy_kernel_suits(lade_runtime *runtime, ladei_copy_direction direction, size_t count, size_t bytes,
+                             const ladei_stream *stream);
+
+/*
+ * Queues pieces of one direction by the kernel, if it suits. LADE_ERR_UNSUPPORTED, with the error record as it was: nothing is
+ * queued. After another failure some may be queued.
+ */
+lade_status ladei_copy_by_kernel(lade_runtime *runtime, ladei_copy_direction direction, const lade_copy_piece *pieces,
+                                 size_t count, const ladei_stream *stream);
+
+#endif /* LADE_RUNTIME_COPIES_COPIES_H */
