@@ -6,6 +6,7 @@
  *   lade            lade_copy_blocks, its ids in host memory
  *   lade_pieces     lade_copy_pieces
  *   kernel_by_hand  the kernel alone, its list in device memory: what a program gets that does all by itself
+ *   pipeline        a transfer of a lade_pipeline; not in `processor`, as other threads do its work
  *   copy_batch      cuMemcpyBatchAsync, 4096 copies a call
  *   loop            cuMemcpyAsync for each block
  *
@@ -35,6 +36,7 @@ static struct {
   lade_runtime *runtime;
   lade_stream stream;
   ladei_stream resolved;
+  lade_pair *pair;
   size_t side_bytes;
   char *host, *device;
   uint32_t *host_ids, *device_ids; /* in host memory */
@@ -42,6 +44,7 @@ static struct {
   size_t side_blocks;
   shape shape;
   lade_copy_piece pieces[MOST];
+  lade_piece transfer_pieces[MOST];
   void *dsts[MOST];
   const void *srcs[MOST];
   size_t sizes[MOST];
@@ -56,6 +59,7 @@ static bool world_open(const bench *b) {
   const lade_runtime_ops *ops;
   if (world.device != NULL) return true;
   if (!succeeded(lade_runtime_open(NULL, NULL, &world.runtime)) || !succeeded(lade_copy_prepare(world.runtime, 0)) ||
+      !succeeded(lade_pair_create(world.runtime, 0, NULL, &world.pair)) ||
       !succeeded(lade_stream_create(world.runtime, 0, &world.stream)))
     return false;
   ops = world.runtime->ops;
@@ -75,7 +79,7 @@ static bool world_close(void) {
   const lade_runtime_ops *ops = world.runtime->ops;
   free(world.host_ids);
   free(world.device_ids);
-  return succeeded(ops->host_free(world.runtime->self, world.host)) &&
+  return succeeded(lade_pair_destroy(world.pair, true)) && succeeded(ops->host_free(world.runtime->self, world.host)) &&
          succeeded(ops->device_free(world.runtime->self, 0, world.device)) &&
          succeeded(ops->device_free(world.runtime->self, 0, world.ids)) &&
          succeeded(lade_stream_destroy(world.runtime, world.stream)) && succeeded(lade_runtime_close(world.runtime));
@@ -115,6 +119,7 @@ static bool shape_set(const shape *s) {
     world.srcs[i] = s->to_device ? host : device;
     world.sizes[i] = s->bytes;
     world.pieces[i] = (lade_copy_piece){world.dsts[i], world.srcs[i], s->bytes};
+    world.transfer_pieces[i] = (lade_piece){lade_endpoint_memory(host), device, s->bytes};
   }
   size_t bytes = world.shape.count * sizeof(uint32_t);
   host_fill();
@@ -186,8 +191,21 @@ static bool by_table(void) {
   return succeeded(lade_copy_blocks(world.runtime, &table, world.stream));
 }
 
+static bool by_pipeline(void) {
+  lade_ticket *ticket;
+  lade_transfer transfer;
+  lade_transfer_init(&transfer);
+  transfer.direction = world.shape.to_device ? LADE_TO_DEVICE : LADE_TO_HOST;
+  transfer.pieces = world.transfer_pieces;
+  transfer.piece_count = world.shape.count;
+  if (!succeeded(lade_pipeline_submit(lade_pair_pipeline(world.pair), &transfer, &ticket))) return false;
+  bool good = succeeded(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
+  lade_ticket_release(ticket);
+  return good;
+}
+
 typedef bool (*way)(void);
-static way ways[] = {by_table, by_lade, by_hand, by_batch, by_loop};
+static way ways[] = {by_table, by_lade, by_hand, by_batch, by_loop, by_pipeline};
 
 static double rate_run(void *user) {
   double begun = bench_seconds();
@@ -223,7 +241,7 @@ static bool check(way by) {
   good =
       good &&
       succeeded(lade_fill_async(world.runtime, world.device, 0, s->to_device ? world.side_bytes : 1, world.stream)) &&
-      by() && wait() &&
+      wait() && by() && wait() &&
       succeeded(
           world.runtime->ops->copy_sync(world.runtime->self, 0, LADEI_COPY_D2H, back, world.device, world.side_bytes));
   for (size_t i = 0; good && i < s->count; i++) {
@@ -237,16 +255,15 @@ static bool check(way by) {
 }
 
 static bool shape_measure(bench *b, const bench_case *self, const shape *s, const char *unit, double (*run)(void *)) {
-  const bench_variant variants[] = {{"lade", run, &ways[0]},
-                                    {"lade_pieces", run, &ways[1]},
-                                    {"kernel_by_hand", run, &ways[2]},
-                                    {"copy_batch", run, &ways[3]},
-                                    {"loop", run, &ways[4]}};
+  const bench_variant variants[] = {{"lade", run, &ways[0]},           {"lade_pieces", run, &ways[1]},
+                                    {"kernel_by_hand", run, &ways[2]}, {"copy_batch", run, &ways[3]},
+                                    {"loop", run, &ways[4]},           {"pipeline", run, &ways[5]}};
   json_t *params =
       json_pack("{s:s, s:I, s:I, s:I}", "direction", s->to_device ? "to device" : "from device", "bytes",
                 (json_int_t)s->bytes, "blocks", (json_int_t)world.shape.count, "offset", (json_int_t)s->offset);
-  return check(by_table) && check(by_lade) && check(by_hand) &&
-         bench_measure(b, self->name, params, unit, variants, sizeof variants / sizeof variants[0]);
+  unsigned count = sizeof variants / sizeof variants[0] - (run == processor_run ? 1 : 0);
+  return check(by_table) && check(by_lade) && check(by_hand) && check(by_pipeline) &&
+         bench_measure(b, self->name, params, unit, variants, count);
 }
 
 static bool sizes_case(bench *b, const bench_case *self) {
