@@ -14,6 +14,11 @@ lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, con
  * capture, which may free its own memory alone. */
 lade_status ladei_device_free_kept(lade_device_allocator *allocator, void *pointer);
 
+/* As lade_device_pool_suspend(), with the calls of lade's pinned pool. */
+lade_status ladei_device_pool_suspend(lade_device_allocator *allocator, lade_device_pool_id id,
+                                      const lade_device_suspend_options *options,
+                                      const ladei_device_backup_calls *calls, uint64_t *out_bytes);
+
 /* Recounts the backend's invariants (heap.h, ledger.h); LADE_ERR_INTERNAL names the one broken. For tests; no call in
  * flight. */
 lade_status ladei_device_allocator_check(lade_device_allocator *allocator);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The public calls of pools as objects and scopes. (Those of captures and checkpoints: device.c.)
+ * The public calls of pools as objects and scopes. (Those of captures and checkpoints: device.c; of suspending:
+ * graph/single/suspend.c.)
  *
  * Locks: none held over a backend's function.
  */
@@ -8,6 +9,7 @@
 
 #include "base/options.h"
 #include "device/api/call.h"
+#include "device/api/device.h"
 
 /* ---- Objects ----------------------------------------------------------------------------------------------------- */
 
@@ -48,14 +50,16 @@ lade_status lade_device_pool_trim(lade_device_allocator *allocator, lade_device_
   LADEI_DEVICE_OPERATION(LADE_CONTEXT_ALL, LADEI_DEVICE_NATIVE(pool_trim, allocator, id, keep, keep_count, out_bytes));
 }
 
-lade_status lade_device_pool_suspend(lade_device_allocator *allocator, lade_device_pool_id id,
-                                     const lade_device_suspend_options *options, uint64_t *out_bytes) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
+lade_status ladei_device_pool_suspend(lade_device_allocator *allocator, lade_device_pool_id id,
+                                      const lade_device_suspend_options *options,
+                                      const ladei_device_backup_calls *calls, uint64_t *out_bytes) {
+  static const char call[] = "lade_device_pool_suspend";
+  lade_status status = ladei_device_check_call(allocator, call);
   if (status != LADE_OK) return status;
   lade_device_suspend_options own;
   status = ladei_options_read("lade_device_suspend_options", options, &own, sizeof own);
-  if (status == LADE_OK) status = ladei_options_reserved(__func__, "options.reserved", own.reserved);
-  if (status == LADE_OK) LADEI_HELD(status, LADEI_DEVICE_NATIVE(pool_suspend, allocator, id, &own, out_bytes));
+  if (status == LADE_OK) status = ladei_options_reserved(call, "options.reserved", own.reserved);
+  if (status == LADE_OK) LADEI_HELD(status, LADEI_DEVICE_NATIVE(pool_suspend, allocator, id, &own, calls, out_bytes));
   return ladei_device_recounted(allocator, ladei_error_out_of_memory(status));
 }
 

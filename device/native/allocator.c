@@ -602,7 +602,8 @@ static lade_status cache_flush_slow_path(lade_device_allocator *allocator) {
   return status;
 }
 
-lade_status ladei_device_native_empty_cache(lade_device_allocator *allocator) {
+/* Device memory alone. */
+static lade_status cache_empty(lade_device_allocator *allocator) {
   lade_status status = LADE_OK;
   lade_error before;
   ladei_error_save(&before);
@@ -616,6 +617,11 @@ lade_status ladei_device_native_empty_cache(lade_device_allocator *allocator) {
   return status;
 }
 
+lade_status ladei_device_native_empty_cache(lade_device_allocator *allocator) {
+  lade_status status = cache_empty(allocator), backup = ladei_device_backup_empty(allocator);
+  return status != LADE_OK ? status : backup;
+}
+
 /* ---- Resuming ---------------------------------------------------------------------------------------------------- */
 
 lade_status ladei_device_native_pool_resume(lade_device_allocator *allocator, lade_device_pool_id id) {
@@ -626,7 +632,7 @@ lade_status ladei_device_native_pool_resume(lade_device_allocator *allocator, la
   if (!ladei_device_is_exhausted(status)) return status;
   lade_error refusal;
   ladei_error_save(&refusal);
-  (void)ladei_device_native_empty_cache(allocator); /* once more without what is cached */
+  (void)cache_empty(allocator); /* once more without what is cached */
   ladei_error_restore(&refusal);
   status = ladei_device_pool_resume_once(allocator, id);
   if (status == LADE_OK) ladei_error_restore(&before);
@@ -734,5 +740,6 @@ lade_status ladei_device_native_close(lade_device_allocator *allocator, bool wai
   ladei_lock_release(&allocator->lock);
   ladei_device_last_events_drop(allocator);
   ladei_device_suspensions_drop(allocator);
+  if (status == LADE_OK) status = ladei_device_backup_close(allocator);
   return status == LADE_OK ? ladei_retire_destroy(allocator->retire, wait) : status;
 }

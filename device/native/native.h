@@ -23,7 +23,8 @@ lade_status ladei_device_native_pool_begin(lade_device_allocator *allocator, lad
                                            const lade_stream *streams, size_t stream_count);
 lade_status ladei_device_native_pool_end(lade_device_allocator *allocator, lade_device_pool_id id);
 lade_status ladei_device_native_pool_release(lade_device_allocator *allocator, lade_device_pool_id id);
-/* Options are checked for their size alone, here and in a suspend, where out_bytes may be NULL; info is cleared. */
+/* Options are checked for their size alone, here and in a suspend, where out_bytes may be NULL; info is cleared. `calls` are
+ * those of lade's pinned pool, constant. */
 lade_status ladei_device_native_pool_create(lade_device_allocator *allocator, const lade_device_pool_options *options,
                                             lade_device_pool_id *out_id);
 lade_status ladei_device_native_pool_retain(lade_device_allocator *allocator, lade_device_pool_id id);
@@ -32,7 +33,8 @@ lade_status ladei_device_native_pool_info_get(lade_device_allocator *allocator, 
 lade_status ladei_device_native_pool_trim(lade_device_allocator *allocator, lade_device_pool_id id,
                                           const lade_device_range *keep, size_t keep_count, uint64_t *out_bytes);
 lade_status ladei_device_native_pool_suspend(lade_device_allocator *allocator, lade_device_pool_id id,
-                                             const lade_device_suspend_options *options, uint64_t *out_bytes);
+                                             const lade_device_suspend_options *options,
+                                             const ladei_device_backup_calls *calls, uint64_t *out_bytes);
 lade_status ladei_device_native_pool_resume(lade_device_allocator *allocator, lade_device_pool_id id);
 lade_status ladei_device_native_scope_begin(lade_device_allocator *allocator, lade_device_pool_id id,
                                             const lade_stream *streams, size_t stream_count, uint64_t *out_scope);

@@ -30,6 +30,10 @@
  *     memory is away: Note [Launches beside a suspend].
  * Z6  On a lost device nothing comes back, and nothing is used: there the first resume makes the pool LIVE without
  *     memory under it, so that what is handed out of it can be freed.
+ * Z7  Bytes wait in a pinned pool that the allocator makes for its first suspend, and has until it is closed, or in memory
+ *     of the driver where that pool refuses. So what a resume leaves serves the next suspend. The pool alone decides what
+ *     it keeps: by its cap, its budget, and the pressure that its own thread sees. It has a block for each piece that is
+ *     `pooled`, and no other.
  * Locks: Note [Calls without the lock] in allocator.h. `visitors` keeps the pool, Z1 its blocks, while the lock is
  * released.
  */
@@ -38,6 +42,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "device/heap/recent.h"
 #include "device/native/driver.h"
 #include "device/native/expandable.h"
@@ -55,7 +60,7 @@
 static const char suspend_call[] = "lade_device_pool_suspend";
 static const char resume_call[] = "lade_device_pool_resume";
 
-#define PIECE_MOST ((size_t)64 << 20) /* pinned in one call of the driver; a granule at least */
+#define PIECE_MOST ((size_t)64 << 20) /* as a segment of the pinned pool; a granule at least */
 
 static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) {
   ladei_lock_assert_none_held();
@@ -123,6 +128,53 @@ void ladei_device_launch_end(ladei_device_private_pool *pool) {
 
 /* ---- Pinned memory ----------------------------------------------------------------------------------------------- */
 
+static lade_pinned_pool *backup_pool(lade_device_allocator *allocator) {
+  ladei_lock_acquire(&allocator->lock);
+  lade_pinned_pool *pool = allocator->pools.backup.pool;
+  ladei_lock_release(&allocator->lock);
+  return pool;
+}
+
+/* The allocator's pool, made where there is none (Z7). */
+static lade_status backup_open(lade_device_allocator *allocator, const ladei_device_backup_calls *calls,
+                               lade_pinned_pool **out) {
+  lade_pinned_pool *made = NULL;
+  *out = backup_pool(allocator);
+  if (*out != NULL) return LADE_OK;
+  LADEI_TRY(calls->create(allocator, &made));
+  ladei_lock_acquire(&allocator->lock);
+  ladei_device_backup *backup = &allocator->pools.backup;
+  if (backup->pool == NULL) {
+    *backup = (ladei_device_backup){.calls = calls, .pool = made, .refusals = backup->refusals};
+    made = NULL;
+  }
+  *out = backup->pool;
+  ladei_lock_release(&allocator->lock);
+  if (made != NULL) (void)calls->destroy(made, true); /* empty: another thread was first */
+  return LADE_OK;
+}
+
+lade_status ladei_device_backup_empty(lade_device_allocator *allocator) {
+  lade_pinned_pool *pool = backup_pool(allocator);
+  return pool == NULL ? LADE_OK : allocator->pools.backup.calls->empty_cache(pool);
+}
+
+lade_status ladei_device_backup_close(lade_device_allocator *allocator) {
+  ladei_device_backup *backup = &allocator->pools.backup;
+  if (backup->pool == NULL) return LADE_OK;
+  LADEI_TRY(backup->calls->destroy(backup->pool, true));
+  backup->pool = NULL;
+  return LADE_OK;
+}
+
+static lade_status piece_free(lade_device_allocator *allocator, ladei_device_suspended_piece *piece) {
+  const ladei_device_backup *backup = &allocator->pools.backup;
+  lade_status status = piece->pooled ? backup->calls->free(backup->pool, piece->host)
+                                     : ops_of(allocator)->host_free(allocator->runtime->self, piece->host);
+  if (status == LADE_OK) piece->host = NULL;
+  return status;
+}
+
 /* Whether the driver has everything back. The program's memory is its own. */
 static bool suspension_release(lade_device_allocator *allocator, ladei_device_suspension *suspension) {
   bool all = true;
@@ -133,10 +185,10 @@ static bool suspension_release(lade_device_allocator *allocator, ladei_device_su
   for (size_t i = 0; i < suspension->piece_count; i++) {
     ladei_device_suspended_piece *piece = &suspension->pieces[i];
     if (piece->host == NULL) continue;
-    if (suspension->memory == NULL && ops_of(allocator)->host_free(allocator->runtime->self, piece->host) != LADE_OK)
-      all = false;
-    else
+    if (suspension->memory != NULL)
       piece->host = NULL;
+    else if (piece_free(allocator, piece) != LADE_OK)
+      all = false;
   }
   return all;
 }
@@ -168,20 +220,54 @@ void ladei_device_suspensions_drop(lade_device_allocator *allocator) {
   }
 }
 
-static lade_status host_need(lade_device_allocator *allocator, ladei_device_suspension *suspension) {
-  char *memory = suspension->memory;
-  for (size_t i = 0; i < suspension->piece_count; i++) {
-    ladei_device_suspended_piece *piece = &suspension->pieces[i];
-    size_t bytes = piece_bytes(piece);
-    if (memory != NULL) {
-      piece->host = memory;
-      memory += bytes;
-      continue;
-    }
-    lade_status status =
-        ops_of(allocator)->host_alloc(allocator->runtime->self, allocator->device, bytes, 0, &piece->host);
-    if (status != LADE_OK) return status;
+/* The pinned pool's, for as many pieces from the first one on as it serves; returns their number. It pins all at once,
+ * which is faster than piece by piece, or, where it may not, what it can. */
+static size_t pooled_need(lade_device_allocator *allocator, const ladei_device_backup_calls *calls,
+                          ladei_device_suspension *suspension) {
+  lade_pinned_pool *pool = NULL;
+  lade_status status = backup_open(allocator, calls, &pool);
+  if (status == LADE_OK) (void)calls->reserve(pool, suspension->bytes, allocator->device);
+  size_t served = 0;
+  while (status == LADE_OK && served < suspension->piece_count) {
+    ladei_device_suspended_piece *piece = &suspension->pieces[served];
+    status = calls->alloc(pool, piece_bytes(piece), &piece->host);
+    if (status != LADE_OK) break;
+    piece->pooled = true;
+    served++;
   }
+  return served;
+}
+
+/* The driver's, for the pieces from `first` on. */
+static lade_status driver_need(lade_device_allocator *allocator, ladei_device_suspension *suspension, size_t first) {
+  uint64_t count = suspension->piece_count - first;
+  ladei_log(LADE_LOG_WARN,
+            "device allocator %p: suspend: the driver pins %llu of %zu pieces anew, which the pinned pool refuses: %s",
+            (void *)allocator, (unsigned long long)count, suspension->piece_count, lade_last_error()->text);
+  ladei_lock_acquire(&allocator->lock);
+  allocator->pools.backup.refusals += count;
+  ladei_lock_release(&allocator->lock);
+  for (size_t i = first; i < suspension->piece_count; i++) {
+    ladei_device_suspended_piece *piece = &suspension->pieces[i];
+    LADEI_TRY(ops_of(allocator)->host_alloc(allocator->runtime->self, allocator->device, piece_bytes(piece), 0,
+                                            &piece->host));
+  }
+  return LADE_OK;
+}
+
+static lade_status host_need(lade_device_allocator *allocator, const ladei_device_backup_calls *calls,
+                             ladei_device_suspension *suspension) {
+  char *memory = suspension->memory;
+  lade_error before;
+  for (size_t i = 0; i < suspension->piece_count && memory != NULL; i++) {
+    suspension->pieces[i].host = memory;
+    memory += piece_bytes(&suspension->pieces[i]);
+  }
+  if (suspension->memory != NULL || suspension->piece_count == 0) return LADE_OK;
+  ladei_error_save(&before);
+  size_t served = pooled_need(allocator, calls, suspension);
+  if (served < suspension->piece_count) LADEI_TRY(driver_need(allocator, suspension, served));
+  ladei_error_restore(&before);
   return LADE_OK;
 }
 
@@ -385,7 +471,7 @@ static void pieces_fill(const lade_device_allocator *allocator, const ladei_devi
       size_t end = first + run_bytes(block) / segment->granules->bytes, most = piece_granules(segment);
       for (; first < end; first += most)
         suspension->pieces[suspension->piece_count++] =
-            (ladei_device_suspended_piece){segment, first, ladei_size_min(most, end - first), NULL};
+            (ladei_device_suspended_piece){segment, first, ladei_size_min(most, end - first), NULL, false};
     }
   }
 }
@@ -474,10 +560,11 @@ static lade_status suspend_begin_alone(lade_device_allocator *allocator, lade_de
 }
 
 /* The bytes are in pinned memory; or nothing is changed. */
-static lade_status bytes_leave(lade_device_allocator *allocator, ladei_device_suspension *suspension) {
+static lade_status bytes_leave(lade_device_allocator *allocator, const ladei_device_backup_calls *calls,
+                               ladei_device_suspension *suspension) {
   LADEI_TRY(ladei_device_finish(allocator));
   if (suspension->discards) return LADE_OK;
-  LADEI_TRY(host_need(allocator, suspension));
+  LADEI_TRY(host_need(allocator, calls, suspension));
   return bytes_move(allocator, suspension, true);
 }
 
@@ -500,13 +587,13 @@ static lade_status granules_leave(lade_device_allocator *allocator, const ladei_
   return result;
 }
 
-static lade_status suspend_move(lade_device_allocator *allocator, ladei_device_private_pool *pool,
-                                uint64_t *out_bytes) {
+static lade_status suspend_move(lade_device_allocator *allocator, const ladei_device_backup_calls *calls,
+                                ladei_device_private_pool *pool, uint64_t *out_bytes) {
   bool left = false;
   lade_error before;
   ladei_error_save(&before);
   ladei_device_suspension *suspension = pool->suspension;
-  lade_status status = bytes_leave(allocator, suspension);
+  lade_status status = bytes_leave(allocator, calls, suspension);
   if (status == LADE_OK) status = granules_leave(allocator, suspension, &left);
   ladei_lock_acquire(&allocator->lock);
   move_end(allocator, pool);
@@ -526,7 +613,8 @@ static lade_status suspend_move(lade_device_allocator *allocator, ladei_device_p
 }
 
 lade_status ladei_device_native_pool_suspend(lade_device_allocator *allocator, lade_device_pool_id id,
-                                             const lade_device_suspend_options *options, uint64_t *out_bytes) {
+                                             const lade_device_suspend_options *options,
+                                             const ladei_device_backup_calls *calls, uint64_t *out_bytes) {
   ladei_device_private_pool *pool = NULL;
   uint64_t bytes = 0;
   LADEI_TRY(options_check(options));
@@ -539,7 +627,7 @@ lade_status ladei_device_native_pool_suspend(lade_device_allocator *allocator, l
       status = ladei_device_pool_error(allocator, LADE_ERR_BUSY, suspend_call, id,
                                        "graphs, other streams or a free under way still use a freed block of it");
   }
-  if (status == LADE_OK) status = suspend_move(allocator, pool, &bytes);
+  if (status == LADE_OK) status = suspend_move(allocator, calls, pool, &bytes);
   if (status == LADE_OK && out_bytes != NULL) *out_bytes = bytes;
   return status;
 }

@@ -18,6 +18,10 @@ lade_status ladei_device_launch_begin(lade_device_allocator *allocator, const ch
                                       ladei_device_private_pool *pool);
 void ladei_device_launch_end(ladei_device_private_pool *pool);
 
+/* Gives back what the pinned pool keeps unused, or all of it (Z7); the latter where nothing is suspended. No lock held. */
+lade_status ladei_device_backup_empty(lade_device_allocator *allocator);
+lade_status ladei_device_backup_close(lade_device_allocator *allocator);
+
 /* Once: out of memory, the cache has not been given back for it. No lock held. */
 lade_status ladei_device_pool_resume_once(lade_device_allocator *allocator, lade_device_pool_id id);
 

@@ -15,7 +15,8 @@ typedef struct ladei_device_suspended_piece {
   ladei_device_heap_segment *segment;
   size_t first; /* granule */
   size_t count;
-  void *host; /* the bytes; NULL: given up, or not there yet */
+  void *host;  /* the bytes; NULL: given up, or not there yet */
+  bool pooled; /* Z7: `host` is the pinned pool's */
 } ladei_device_suspended_piece;
 
 typedef struct ladei_device_suspension {
@@ -24,7 +25,7 @@ typedef struct ladei_device_suspension {
   uint64_t bytes;      /* of all pieces */
   uint64_t held_bytes; /* Z2 */
   bool discards;       /* the bytes are given up */
-  char *memory;        /* the program's, for the bytes; NULL: each piece has its own */
+  char *memory;        /* the program's, for the bytes; NULL: each piece has lade's */
   lade_stream stream;  /* for the copies, so that they are ordered with no capture; NULL: not made yet */
   size_t piece_count;
   ladei_device_suspended_piece pieces[]; /* by address */

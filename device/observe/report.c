@@ -24,6 +24,21 @@ void ladei_device_report_retire_counters(lade_device_allocator *allocator, lade_
   stats->quarantined_uses = uses.quarantined_uses;
 }
 
+/* The figures of the pinned pool of suspended pools, not of the same moment. */
+static lade_status backup_read(lade_device_allocator *allocator, lade_device_stats *stats) {
+  lade_pinned_stats pinned;
+  lade_pinned_stats_init(&pinned);
+  ladei_lock_acquire(&allocator->lock);
+  const ladei_device_backup backup = allocator->pools.backup;
+  ladei_lock_release(&allocator->lock);
+  stats->backup_refusals = backup.refusals;
+  if (backup.pool == NULL) return LADE_OK;
+  LADEI_TRY(backup.calls->stats_get(backup.pool, &pinned));
+  stats->backup_bytes = pinned.reserved_bytes.current;
+  stats->backup_used_bytes = pinned.in_use_bytes.current;
+  return LADE_OK;
+}
+
 lade_status lade_device_stats_get(lade_device_allocator *allocator, lade_device_stats *stats) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
@@ -32,7 +47,9 @@ lade_status lade_device_stats_get(lade_device_allocator *allocator, lade_device_
   lade_device_stats own = ladei_device_heap_stats(&allocator->heap);
   ladei_lock_release(&allocator->lock);
   ladei_device_report_retire_counters(allocator, &own);
-  if (allocator->backend->stats_complete != NULL) status = allocator->backend->stats_complete(allocator, &own);
+  status = backup_read(allocator, &own);
+  if (status == LADE_OK && allocator->backend->stats_complete != NULL)
+    status = allocator->backend->stats_complete(allocator, &own);
   if (status != LADE_OK) return status;
   return ladei_stats_write("lade_device_stats", &own, sizeof own, stats);
 }

@@ -14,6 +14,7 @@
 #include "base/lock.h"
 #include "device/heap/decisions.h"
 #include "lade/device.h"
+#include "lade/pinned.h"
 
 /* api/settings.c: what may be reserved, and what is on its way (native/driver.c, native/expandable.c). */
 typedef struct ladei_device_limits {
@@ -103,12 +104,31 @@ typedef struct ladei_device_routes {
   uint64_t scopes_begun;     /* so far: the number of the last one */
 } ladei_device_routes;
 
+/* native/suspend.c: the calls of lade's pinned pool, which this room does not know; graph/single/suspend.c has them. */
+typedef struct ladei_device_backup_calls {
+  lade_status (*create)(lade_device_allocator *allocator, lade_pinned_pool **out);
+  lade_status (*reserve)(lade_pinned_pool *pool, uint64_t bytes, int device);
+  lade_status (*alloc)(lade_pinned_pool *pool, size_t bytes, void **out);
+  lade_status (*free)(lade_pinned_pool *pool, void *pointer);
+  lade_status (*empty_cache)(lade_pinned_pool *pool);
+  lade_status (*stats_get)(lade_pinned_pool *pool, lade_pinned_stats *stats);
+  lade_status (*destroy)(lade_pinned_pool *pool, bool wait);
+} ladei_device_backup_calls;
+
+/* native/suspend.c, "Z7" */
+typedef struct ladei_device_backup {
+  const ladei_device_backup_calls *calls; /* constant once there is a pool */
+  lade_pinned_pool *pool;                 /* NULL: none yet; then constant until close */
+  uint64_t refusals;                      /* pieces that the driver pinned since the pool refused them */
+} ladei_device_backup;
+
 /* native/private_pool.c, native/suspend.c */
 typedef struct ladei_device_pools {
   uint64_t named;                                    /* ids that were chosen here so far */
   uint64_t lending;                                  /* with LADE_DEVICE_POOL_USE_ON_OOM */
   struct ladei_device_suspension *spent_suspensions; /* whose pinned memory is to be given back */
   atomic_size_t suspended;                           /* pools whose memory is away */
+  ladei_device_backup backup;
 } ladei_device_pools;
 
 /* api/settings.c: settings as calls look at them without the lock. */

@@ -312,7 +312,7 @@ static lade_pinned_pool *pool_make(lade_runtime *runtime, creation *with) {
   ladei_pinned_cap_wait_init(&pool->cap_wait);
   bool thread_caches = pool->policy->uses_thread_caches && (with->options->flags & LADE_PINNED_DEBUG) == 0;
   ladei_pinned_fast_path_init(&pool->fast, thread_caches ? pool->id : UINT64_MAX);
-  ladei_pinned_background_init(&pool->background);
+  ladei_pinned_background_init(&pool->background, with->hooks->longest_wait_ns);
   ladei_pressure_init(&pool->pressure, with->root);
   ladei_pinned_timer_init(&pool->counters.driver_allocs);
   ladei_pinned_timer_init(&pool->counters.driver_frees);
@@ -358,7 +358,7 @@ fail_runtime:
 }
 
 lade_status lade_pinned_pool_create(lade_runtime *runtime, const lade_pinned_options *options, lade_pinned_pool **out) {
-  static const ladei_pinned_hooks no_hooks = {LADEI_TOPOLOGY_SYSTEM, NULL, NULL, 0};
+  static const ladei_pinned_hooks no_hooks = {LADEI_TOPOLOGY_SYSTEM, NULL, NULL, 0, 0};
   if (runtime == NULL || out == NULL) return ladei_error_null(__func__, runtime == NULL ? "runtime" : "out");
   int cancellation = ladei_cancellation_hold();
   lade_status status = ladei_pinned_pool_create(runtime, options, &no_hooks, out);

@@ -3,7 +3,7 @@
  * Background thread of a pinned pool.
  *
  *   work (look at pending blocks) -> some were done: again soon
- *                                    none: wait twice as long, from 50 us up to 5 ms
+ *                                    none: wait twice as long, from 50 us up to 5 ms, or to what its maker says
  *
  * I1  Between ladei_pinned_background_stop and the next start no thread of the pool makes any call.
  * I2  The thread makes the calls that any user's thread could make; nothing depends on its being there.
@@ -22,11 +22,12 @@ bool ladei_pinned_background_is_self(void) { return ladei_thread.is_background; 
 
 enum { SHORTEST_NS = 50 * 1000, LONGEST_NS = 5 * 1000 * 1000 };
 
-void ladei_pinned_background_init(ladei_pinned_background *background) {
+void ladei_pinned_background_init(ladei_pinned_background *background, uint64_t longest_ns) {
   ladei_lock_init(&background->lock, LADEI_RANK_LEAF);
   ladei_condition_init(&background->wake);
   background->stop = false;
   background->running = false;
+  background->longest_ns = longest_ns > 0 ? longest_ns : LONGEST_NS;
 }
 
 void ladei_pinned_background_destroy(ladei_pinned_background *background) {
@@ -50,7 +51,9 @@ static void *work_again_and_again(void *user) {
   ladei_thread.is_background = true;
   while (wait_for(background, interval_ns)) {
     uint64_t done = background->work(background->user);
-    interval_ns = done > 0 ? SHORTEST_NS : interval_ns * 2 < LONGEST_NS ? interval_ns * 2 : LONGEST_NS;
+    interval_ns *= 2;
+    if (interval_ns > background->longest_ns) interval_ns = background->longest_ns;
+    if (done > 0) interval_ns = SHORTEST_NS;
   }
   return NULL;
 }

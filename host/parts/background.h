@@ -18,10 +18,12 @@ typedef struct ladei_pinned_background {
   pthread_t thread;
   uint64_t (*work)(void *user); /* constant while there is a thread */
   void *user;
+  uint64_t longest_ns; /* that it waits; constant */
   lade_status failure; /* the thread's own: the last one of its work, LADE_OK: none since */
 } ladei_pinned_background;
 
-void ladei_pinned_background_init(ladei_pinned_background *background);
+/* longest_ns: what it waits at most between two looks; 0: 5 ms. */
+void ladei_pinned_background_init(ladei_pinned_background *background, uint64_t longest_ns);
 
 /* Starts a thread that calls `work` again and again: soon after a call that returned more than 0 (work done), less
  * often the longer there is nothing to do. LADE_ERR_OUT_OF_HOST_MEMORY if the system gives no thread. */

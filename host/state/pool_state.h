@@ -44,12 +44,14 @@
 #include "lade/pinned.h"
 #include "runtime/retire/retire_shards.h"
 
-/* For tests: a machine for the pool. All zero: the real one. */
+/* Choices that are no options: a machine for the pool, in tests, and how often its thread looks. All zero: the real one,
+ * as often as a program's. */
 typedef struct ladei_pinned_hooks {
   ladei_topology_kind topology_kind;
-  const char *topology; /* borrowed for the pool's life */
-  const char *root;     /* before /proc and /sys, for the default cap; NULL: "" */
-  uint32_t shards;      /* of retirement, a power of two; 0: as Note [Shards] in pool.c says */
+  const char *topology;     /* borrowed for the pool's life */
+  const char *root;         /* before /proc and /sys, for the default cap; NULL: "" */
+  uint32_t shards;          /* of retirement, a power of two; 0: as Note [Shards] in pool.c says */
+  uint64_t longest_wait_ns; /* of the background thread, between two looks; 0: 5 ms */
 } ladei_pinned_hooks;
 
 /* Choices of the program, or of lade for it. Constant. */

@@ -175,6 +175,10 @@ typedef struct lade_device_stats {
   uint64_t capture_kept; /**< Times that a segment, or mapped memory in one, stayed cached because giving it back would
                               have broken a capture. */
   uint64_t oom_rejections; /**< Of `ooms`, those that LADE_DEVICE_REFUSE_BEYOND_LIMIT refused. */
+  uint64_t backup_bytes;   /**< Pinned by lade for bytes of suspended pools, with what is kept for the next suspend. */
+  uint64_t backup_used_bytes; /**< ... in which bytes wait. */
+  uint64_t
+      backup_refusals; /**< Pieces of up to 64 MiB that got memory of the driver instead, for lack of room there. */
 } lade_device_stats;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
@@ -284,7 +288,8 @@ LADE_API lade_status lade_device_raw_alloc(lade_device_allocator *allocator, siz
                                            void **out);
 
 /**
- * Wait for pending blocks and give all wholly free segments back to the driver.
+ * Wait for pending blocks and give all wholly free segments back to the driver; and the pinned memory that
+ * lade_device_pool_suspend() keeps and has no bytes in.
  *
  * Blocks that a captured graph uses, as far as the graph is alive, and those freed by other threads meanwhile stay. So
  * does what would break a capture under way: memory of streams that capture, of the legacy stream and threads' own
@@ -293,8 +298,9 @@ LADE_API lade_status lade_device_raw_alloc(lade_device_allocator *allocator, siz
  * after the capture.
  *
  * Threads: any. Waits: for the streams that still use freed blocks, and for lade_device_peer_add() and
- * lade_device_shared_export() of other threads. Errors: LADE_ERR_CAPTURE, nothing changed, with LADE_DEVICE_REFERENCE during
- * captures into private pools; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
+ * lade_device_shared_export() of other threads; where pinned memory goes back, as lade_pinned_empty_cache(). Errors:
+ * LADE_ERR_CAPTURE, nothing changed, with LADE_DEVICE_REFERENCE during captures into private pools; LADE_ERR_DRIVER where
+ * pinned memory does not go back, which stays; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_empty_cache(lade_device_allocator *allocator);
 
@@ -965,7 +971,7 @@ typedef struct lade_device_suspend_options {
   uint32_t reserved; /**< 0 */
   void *
       memory; /**< Where the bytes wait: of lade_pinned_alloc(), say. Borrowed until the resume, or the pool is gone. NULL: pinned memory
-                     of lade's own, in pieces of up to 64 MiB. */
+                     of lade's own, kept for the next suspend. */
   uint64_t memory_bytes; /**< At least lade_device_pool_info.reserved_bytes. */
 } lade_device_suspend_options;
 
@@ -980,6 +986,12 @@ LADE_INLINE void lade_device_suspend_options_init(lade_device_suspend_options *o
  * Give the physical memory of a pool back while its addresses stay: for programs that are idle, and keep their graphs. All that is
  * mapped goes, with free blocks, whose bytes graphs may still want; it waits in pinned memory until
  * lade_device_pool_resume(). Limits and statistics count it as not reserved meanwhile, other pools may have it.
+ *
+ * Pinning takes most of the time of a first suspend. So the pinned memory comes from a pool as of lade/pinned.h that the
+ * allocator makes then, with the default cap and the budget that all processes share, and stays there after the resume, for the
+ * next suspend (stats: backup_bytes). The unused part of it goes back while the system is short of memory, when other pools need
+ * the budget, with lade_device_empty_cache() and with the allocator. Where that pool refuses, at its cap or for lack of budget, the
+ * driver pins the rest, as long as it is away (stats: backup_refusals; the log says why).
  *
  * Until then every call that needs the pool's memory, allocations that are routed to it, frees and records of its blocks, captures and
  * scopes, checkpoints, trims, is LADE_ERR_BUSY, and changes nothing. Uses may be added and taken back. A snapshot leaves the memory

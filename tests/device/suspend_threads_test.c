@@ -85,3 +85,58 @@ LADE_TEST_P(SuspendedPoolThreads, GoOnBesideIt, SUPPORT_THREADED_RUNTIMES, name)
 LADE_TEST_P(SuspendedPoolThreads, GoOnWithCachesBesideIt, SUPPORT_THREADED_RUNTIMES, name) {
   go_on(name, LADE_DEVICE_THREAD_CACHES);
 }
+
+/* ---- Several pools -------------------------------------------------------------------------------------------- */
+
+typedef struct owner {
+  pthread_t thread;
+  device_fixture *f;
+  lade_device_pool_id pool;
+  char *block;
+  pthread_barrier_t *start;
+} owner;
+
+static void *pool_cycle(void *user) {
+  owner *w = user;
+  for (int round = 0; round < ROUNDS; round++) {
+    pthread_barrier_wait(w->start);
+    LADE_EXPECT_OK(lade_device_pool_suspend(w->f->allocator, w->pool, NULL, NULL));
+    if (round % 2 == 1) (void)device_fixture_stats(w->f);
+    LADE_EXPECT_OK(lade_device_pool_resume(w->f->allocator, w->pool));
+    if (round == 2) LADE_EXPECT_OK(lade_device_empty_cache(w->f->allocator));
+  }
+  return NULL;
+}
+
+/* The first suspends of several pools at once make one pinned pool. */
+LADE_TEST_P(SuspendedPoolThreads, ShareOnePinnedPool, SUPPORT_THREADED_RUNTIMES, name) {
+  device_fixture f;
+  owner owners[THREADS];
+  pthread_barrier_t start;
+  lade_device_options options;
+  uint64_t scope = 0;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  options.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
+  if (!device_fixture_open_bytes(&f, name, &options)) return;
+  pthread_barrier_init(&start, NULL, THREADS);
+  for (int i = 0; i < THREADS; i++) {
+    owners[i] = (owner){.f = &f, .start = &start};
+    LADE_ASSERT_OK(lade_device_pool_create(f.allocator, NULL, &owners[i].pool));
+    LADE_ASSERT_OK(lade_device_scope_begin(f.allocator, owners[i].pool, NULL, LADE_DEVICE_SCOPE_THREAD, &scope));
+    owners[i].block = device_fixture_alloc(&f, (size_t)(i + 2) * MIB, 0);
+    LADE_ASSERT_OK(lade_device_scope_end(f.allocator, scope));
+    device_fixture_fill(&f, owners[i].block, (unsigned char)(i + 1), 4096, 0);
+  }
+  for (int i = 0; i < THREADS; i++) LADE_ASSERT(pthread_create(&owners[i].thread, NULL, pool_cycle, &owners[i]) == 0);
+  for (int i = 0; i < THREADS; i++) pthread_join(owners[i].thread, NULL);
+  pthread_barrier_destroy(&start);
+  for (int i = 0; i < THREADS; i++) {
+    device_fixture_expect_bytes(&f, owners[i].block, (unsigned char)(i + 1), 4096, 0);
+    device_fixture_free(&f, owners[i].block);
+    LADE_EXPECT_OK(lade_device_pool_release(f.allocator, owners[i].pool));
+  }
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).backup_used_bytes, 0);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).backup_refusals, 0);
+  device_fixture_close(&f);
+}

@@ -14,7 +14,7 @@ bool machine_open(machine *own, const char *runtime) {
   support_temp_dir_write(&own->folder, "proc/meminfo", "MemAvailable: 65536 kB\n");
   support_temp_dir_write(&own->folder, "proc/pressure/memory", "some avg10=0.00 avg60=0.00 avg300=0.00 total=1000\n");
   support_temp_dir_write(&own->folder, "dev/shm/other", "");
-  own->hooks = (ladei_pinned_hooks){LADEI_TOPOLOGY_SYNTHETIC, "node:1 core:2 pu:1", own->folder.path, 0};
+  own->hooks = (ladei_pinned_hooks){LADEI_TOPOLOGY_SYNTHETIC, "node:1 core:2 pu:1", own->folder.path, 0, 0};
   own->runtime = support_interposer_open(runtime, NULL);
   return own->runtime != NULL;
 }

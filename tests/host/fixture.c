@@ -17,7 +17,7 @@ lade_pinned_options pinned_fixture_options(void) {
   return options;
 }
 
-const ladei_pinned_hooks pinned_fixture_two_nodes = {LADEI_TOPOLOGY_SYNTHETIC, "node:2 core:2 pu:1", NULL, 0};
+const ladei_pinned_hooks pinned_fixture_two_nodes = {LADEI_TOPOLOGY_SYNTHETIC, "node:2 core:2 pu:1", NULL, 0, 0};
 
 bool pinned_fixture_open_on(pinned_fixture *own, lade_runtime *runtime, const lade_pinned_options *options,
                             const ladei_pinned_hooks *machine) {
@@ -33,7 +33,7 @@ bool pinned_fixture_open_on(pinned_fixture *own, lade_runtime *runtime, const la
 }
 
 bool pinned_fixture_open(pinned_fixture *own, lade_runtime *runtime, const lade_pinned_options *options) {
-  static const ladei_pinned_hooks this_machine = {LADEI_TOPOLOGY_SYSTEM, NULL, NULL, 0};
+  static const ladei_pinned_hooks this_machine = {LADEI_TOPOLOGY_SYSTEM, NULL, NULL, 0, 0};
   return pinned_fixture_open_on(own, runtime, options, &this_machine);
 }
 

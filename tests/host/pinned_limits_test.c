@@ -235,7 +235,7 @@ LADE_TEST(PinnedLimits, IdleSegmentsAreGivenBackAfterTheirTime) {
 }
 
 LADE_TEST(PinnedLimits, DefaultCapIsReadFromTheMachine) {
-  static const ladei_pinned_hooks nothing = {LADEI_TOPOLOGY_SYSTEM, NULL, "/nonexistent", 0};
+  static const ladei_pinned_hooks nothing = {LADEI_TOPOLOGY_SYSTEM, NULL, "/nonexistent", 0, 0};
   lade_pinned_options options = pinned_fixture_options();
   pinned_fixture own;
   options.max_bytes = 0;

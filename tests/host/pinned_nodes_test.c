@@ -140,7 +140,7 @@ LADE_TEST(PinnedNodes, MachineOfOneNodeTakesNoLookAtPciDevices) {
     int node, loads;
   } cases[] = {{"node:1 core:2 pu:1", 0, 0}, {"node:2 core:2 pu:1", -1, 1}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    const ladei_pinned_hooks hooks = {LADEI_TOPOLOGY_SYNTHETIC, cases[i].machine, NULL, 0};
+    const ladei_pinned_hooks hooks = {LADEI_TOPOLOGY_SYNTHETIC, cases[i].machine, NULL, 0, 0};
     pinned_fixture own;
     int node;
     if (!gpu_pool_open(&own, &hooks, false)) return;

@@ -115,7 +115,7 @@ static void *worker_run(void *user) {
 }
 
 static void member_main(member *own, uint64_t seed) {
-  const ladei_pinned_hooks hooks = {LADEI_TOPOLOGY_SYNTHETIC, "node:1 core:2 pu:1", folder.path, 0};
+  const ladei_pinned_hooks hooks = {LADEI_TOPOLOGY_SYNTHETIC, "node:1 core:2 pu:1", folder.path, 0, 0};
   lade_pinned_options options;
   lade_pinned_pool *pool = NULL;
   pthread_t thread;

@@ -58,7 +58,7 @@ static int report_write(const survey *s, bool json) {
 }
 
 static int survey_show(const topo_arguments *a, lade_runtime *runtime) {
-  static const ladei_pinned_hooks this_machine = {LADEI_TOPOLOGY_SYSTEM, NULL, NULL, 0};
+  static const ladei_pinned_hooks this_machine = {LADEI_TOPOLOGY_SYSTEM, NULL, NULL, 0, 0};
   survey s;
   if (survey_make(runtime, &this_machine, a->try_pinning, &s) != LADE_OK) return lade_failed("looking");
   int status = report_write(&s, a->json);

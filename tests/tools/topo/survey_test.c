@@ -101,7 +101,7 @@ static bool fixture_open(fixture *own, uint64_t pinned_limit_bytes) {
   if (!support_temp_dir_create(&own->root)) return false;
   root_write(&own->root);
   own->xml = support_temp_dir_path(&own->root, "machine.xml");
-  own->hooks = (ladei_pinned_hooks){LADEI_TOPOLOGY_XML, own->xml, own->root.path, 0};
+  own->hooks = (ladei_pinned_hooks){LADEI_TOPOLOGY_XML, own->xml, own->root.path, 0, 0};
   own->runtime = devices_open(numa_nodes, 3, pinned_limit_bytes);
   return own->runtime != NULL;
 }
@@ -190,7 +190,7 @@ LADE_TEST(Topo, FirstOfTwoTablesOfLatencies) {
 
 /* hwloc's own variables describe another machine: of that the kernel here knows no free memory. */
 static void environment_check(const char *name, const char *value, size_t nodes) {
-  static const ladei_pinned_hooks this_machine = {LADEI_TOPOLOGY_SYSTEM, NULL, NULL, 0};
+  static const ladei_pinned_hooks this_machine = {LADEI_TOPOLOGY_SYSTEM, NULL, NULL, 0, 0};
   static const int32_t first_node[] = {1};
   survey s;
   lade_runtime *runtime = devices_open(first_node, 1, 0);
@@ -268,7 +268,7 @@ LADE_TEST(Topo, MachineThatTellsNothingIsShownAllTheSame) {
   survey s;
   char *description = "node:1 pu:1";
   LADE_ASSERT(support_temp_dir_create(&root));
-  ladei_pinned_hooks hooks = {LADEI_TOPOLOGY_SYNTHETIC, description, root.path, 0};
+  ladei_pinned_hooks hooks = {LADEI_TOPOLOGY_SYNTHETIC, description, root.path, 0, 0};
   lade_runtime *runtime = devices_open(unknown, 1, 0);
   LADE_ASSERT_OK(survey_make(runtime, &hooks, false, &s));
   LADE_EXPECT_EQ_STR(s.transparent_huge_pages, "unknown");

@@ -36,7 +36,7 @@ LADE_TEST(TopoCuda, NodeOfAGpuIsThatOfItsPciAddress) {
   LADE_ASSERT(support_temp_dir_create(&dir));
   char *path = support_temp_dir_path(&dir, "machine.xml");
   support_file_write(path, machine_xml, sizeof machine_xml - 1);
-  ladei_pinned_hooks hooks = {LADEI_TOPOLOGY_XML, path, NULL, 0};
+  ladei_pinned_hooks hooks = {LADEI_TOPOLOGY_XML, path, NULL, 0, 0};
   LADE_ASSERT_OK(lade_runtime_open("cuda", NULL, &runtime));
   lade_status status = survey_make(runtime, &hooks, true, &s);
   LADE_EXPECT_OK(status);
