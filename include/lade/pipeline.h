@@ -363,7 +363,7 @@ LADE_INLINE void lade_pipeline_info_init(lade_pipeline_info *info) {
   info->struct_size = sizeof(lade_pipeline_info);
 }
 
-/** Activity of a thread of the pipeline, or of the link, in the time of an event. */
+/** Activity of a thread of the pipeline or of one in a call, or of the link, in the time of an event. */
 typedef enum lade_timeline_kind {
   LADE_TIMELINE_ACQUIRE = 1,    /**< Took a staging block from the pool. */
   LADE_TIMELINE_READ = 2,       /**< Filled a block from the source. */
@@ -445,6 +445,9 @@ LADE_API lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel)
  *
  * @param transfer    Borrowed for the call.
  * @param out_ticket  [out] Caller owns it until lade_ticket_release(). Untouched on error.
+ *
+ * Short transfers of memory (up to 1 MiB, without callback, checksum and after_stream) are begun by the call itself, where
+ * their direction has no other kind: it copies pageable memory into a block, and queues the copies.
  *
  * Threads: any. Waits: while options.max_transfers are under way, unless options.no_wait.
  * Stream order: see transfer.after_stream. Without it the device memory must be free for use already.

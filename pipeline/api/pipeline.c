@@ -347,7 +347,7 @@ static void pipeline_wake(void *user) {
   ladei_lock_acquire(&pipeline->lock);
   ladei_pipe_core_poll_wake(&pipeline->core);
   ladei_lock_release(&pipeline->lock);
-  pipeline->driver->kick(pipeline);
+  pipeline->driver->kick(pipeline, NULL);
 }
 
 static lade_status pipeline_new(lade_runtime *runtime, lade_pinned_pool *pool, const lade_pipeline_options *options,
@@ -434,7 +434,7 @@ static void cancel_all(lade_pipeline *pipeline) {
   ladei_condition_broadcast(&pipeline->changed);
   ladei_lock_release(&pipeline->lock);
   ladei_pipe_storage_push(&pipeline->storage);
-  pipeline->driver->kick(pipeline);
+  pipeline->driver->kick(pipeline, NULL);
   ladei_lock_acquire(&pipeline->lock);
 }
 
@@ -459,12 +459,13 @@ static bool is_busy(const lade_pipeline *pipeline) {
 static lade_status pipeline_drain(lade_pipeline *pipeline, bool cancel) {
   lade_status status = LADE_OK;
   uint64_t timeout_ns = pipeline->options.drain_timeout_ns;
-  uint64_t deadline_ns = ladei_pipe_deadline_after(pipeline, timeout_ns != 0 ? timeout_ns : LADE_WAIT_FOREVER);
+  ladei_pipe_waiting waiting = {
+      .deadline_ns = ladei_pipe_deadline_after(pipeline, timeout_ns != 0 ? timeout_ns : LADE_WAIT_FOREVER)};
   ladei_lock_acquire(&pipeline->lock);
   pipeline->stopping = true; /* every completion wakes us */
   pipeline->closed = cancel; /* nothing would cancel later submits of callbacks */
   if (cancel) cancel_all(pipeline);
-  while (is_busy(pipeline) && status == LADE_OK) status = pipeline->driver->wait(pipeline, deadline_ns);
+  while (is_busy(pipeline) && status == LADE_OK) status = pipeline->driver->wait(pipeline, &waiting);
   if (status == LADE_ERR_TIMEOUT) drain_error(pipeline);
   pipeline->closed = status == LADE_OK;
   if (status != LADE_OK) pipeline->stopping = false;

@@ -86,12 +86,14 @@ static lade_status request_check(const lade_pipeline *pipeline, const lade_trans
 /* --- a place among max_transfers ---------------------------------------------------------------------------------- */
 
 /* Takes a place among max_transfers, waiting for one as the options say. */
-static lade_status place_take(lade_pipeline *pipeline) {
+static lade_status place_take(lade_pipeline *pipeline, const lade_transfer *request) {
   lade_status status = LADE_OK;
+  ladei_pipe_waiting waiting = {.deadline_ns = UINT64_MAX,
+                                .ring = &pipeline->core.rings[request->direction == LADE_TO_DEVICE ? 0 : 1]};
   ladei_lock_acquire(&pipeline->lock);
   while (!pipeline->closed && status == LADE_OK &&
          pipeline->core.unfinished + pipeline->submitting >= pipeline->options.max_transfers)
-    status = pipeline->options.no_wait ? LADE_NOT_READY : pipeline->driver->wait(pipeline, UINT64_MAX);
+    status = pipeline->options.no_wait ? LADE_NOT_READY : pipeline->driver->wait(pipeline, &waiting);
   bool closed = pipeline->closed;
   if (status == LADE_OK && !closed) pipeline->submitting++;
   ladei_lock_release(&pipeline->lock);
@@ -238,6 +240,25 @@ fail_ticket:
   return status;
 }
 
+/*
+ * Note [Caller-run transfers]
+ * To wake a thread takes longer than to copy 64 KiB, so calls do the work of short transfers themselves (Note [Calls
+ * that work] in drivers/threads.c): of those whose orders are driver calls that do not wait, and copies of memory.
+ * Pageable memory of more than 64 KiB takes longer to copy than a thread to wake: of that only the first, as readers
+ * take those that follow beside it.
+ */
+enum { CALLER_RUN_BYTES = 1 << 20, CALLER_RUN_BESIDE = 64 << 10 };
+
+static bool is_caller_run(const ladei_pipe_ring *ring, const lade_ticket *ticket) {
+  const ladei_pipe_core_transfer *transfer = &ticket->transfer;
+  const ladei_pipe_pieces *pieces = &ticket->pieces;
+  bool plain = pieces->count <= 1 && !pieces->calls && ticket->files == NULL && ticket->on_complete == NULL &&
+               ticket->checksum == LADE_CHECKSUM_NONE && transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE &&
+               (pieces->count == 0 || pieces->list[0].host.kind == LADE_ENDPOINT_MEMORY);
+  size_t most = transfer->no_host || TAILQ_EMPTY(&ring->schedule.queue) ? CALLER_RUN_BYTES : CALLER_RUN_BESIDE;
+  return plain && transfer->bytes <= most;
+}
+
 static lade_status pipeline_submit(lade_pipeline *pipeline, const lade_transfer *transfer, lade_ticket **out_ticket) {
   lade_transfer request;
   lade_ticket *ticket = NULL;
@@ -247,7 +268,7 @@ static lade_status pipeline_submit(lade_pipeline *pipeline, const lade_transfer 
   lade_status status = ladei_options_read("lade_transfer", transfer, &request, sizeof request);
   if (status == LADE_OK) status = request_check(pipeline, &request);
   if (status == LADE_OK) status = ladei_runtime_check_process(pipeline->runtime);
-  if (status == LADE_OK) status = place_take(pipeline);
+  if (status == LADE_OK) status = place_take(pipeline, &request);
   if (status != LADE_OK) return status;
   status = ticket_create(pipeline, &request, &ticket);
   if (status != LADE_OK) {
@@ -260,11 +281,15 @@ static lade_status pipeline_submit(lade_pipeline *pipeline, const lade_transfer 
   pipeline->references++;
   if (ticket->write_place.files != 0)
     ticket->transfer.writers = ladei_pipe_writers_begin(&pipeline->writers, &ticket->write_place);
+  ladei_pipe_ring *ring = &pipeline->core.rings[request.direction == LADE_TO_DEVICE ? 0 : 1];
+  ticket->caller_run = is_caller_run(ring, ticket);
+  ladei_pipe_side_of(pipeline, ring)->others += ticket->caller_run ? 0 : 1;
   ladei_pipe_core_submit(&pipeline->core, &ticket->transfer, (lade_direction)request.direction);
   /* A callback's: destroy has cancelled all that there was since this call had its place. */
   if (pipeline->closed) ladei_pipe_ticket_cancel_locked(pipeline, ticket);
+  ring = ticket->caller_run ? ring : NULL;
   ladei_lock_release(&pipeline->lock);
-  pipeline->driver->kick(pipeline);
+  pipeline->driver->kick(pipeline, ring); /* the ticket may be gone */
   return LADE_OK;
 }
 

@@ -68,10 +68,10 @@ static bool has_arrived(const ladei_pipe_core_transfer *transfer, uint64_t bytes
 static lade_status arrival_wait(lade_pipeline *pipeline, const ladei_pipe_core_transfer *transfer, uint64_t bytes,
                                 uint64_t timeout_ns) {
   lade_status status = LADE_OK;
-  uint64_t deadline_ns = ladei_pipe_deadline_after(pipeline, timeout_ns);
+  ladei_pipe_waiting waiting = {.deadline_ns = ladei_pipe_deadline_after(pipeline, timeout_ns), .ring = transfer->ring};
   ladei_lock_acquire(&pipeline->lock);
   pipeline->prefix_waiters += bytes < transfer->bytes ? 1 : 0;
-  while (!has_arrived(transfer, bytes) && status == LADE_OK) status = pipeline->driver->wait(pipeline, deadline_ns);
+  while (!has_arrived(transfer, bytes) && status == LADE_OK) status = pipeline->driver->wait(pipeline, &waiting);
   pipeline->prefix_waiters -= bytes < transfer->bytes ? 1 : 0;
   call_end(pipeline);
   ladei_lock_release(&pipeline->lock);
@@ -123,11 +123,14 @@ static lade_status ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
   if (status != LADE_OK) return status;
   lade_pipeline *pipeline = ticket->pipeline;
   ladei_lock_acquire(&pipeline->lock);
-  bool advance = !ticket->transfer.finished && pipeline->driver->advance != NULL;
-  ladei_lock_release(&pipeline->lock);
-  if (advance)
-    pipeline->driver->advance(pipeline); /* virtual time has one thread: the pipeline cannot be destroyed meanwhile */
-  ladei_lock_acquire(&pipeline->lock);
+  bool advance = !ticket->transfer.finished;
+  if (advance) {
+    call_begin(pipeline);
+    ladei_lock_release(&pipeline->lock);
+    pipeline->driver->advance(pipeline, ticket->transfer.ring);
+    ladei_lock_acquire(&pipeline->lock);
+    call_end(pipeline);
+  }
   lade_ticket_info own = {sizeof own, ticket->transfer.bytes, ticket->transfer.done_bytes, ready_bytes(ticket)};
   status = ticket->transfer.finished ? ticket_outcome(ticket) : LADE_NOT_READY;
   ladei_lock_release(&pipeline->lock);
@@ -194,10 +197,11 @@ static bool prefix_is_queued(const ladei_pipe_core_transfer *transfer, uint64_t 
 static lade_status queued_wait(lade_pipeline *pipeline, const ladei_pipe_core_transfer *transfer, uint64_t bytes) {
   ladei_lock_assert_held(&pipeline->lock);
   lade_status status = LADE_OK;
+  ladei_pipe_waiting waiting = {.deadline_ns = UINT64_MAX, .ring = transfer->ring};
   pipeline->prefix_waiters++;
   while (!transfer->finished && transfer->error.status == LADE_OK && !prefix_is_queued(transfer, bytes) &&
          status == LADE_OK)
-    status = pipeline->driver->wait(pipeline, UINT64_MAX);
+    status = pipeline->driver->wait(pipeline, &waiting);
   pipeline->prefix_waiters--;
   return status;
 }
@@ -276,7 +280,7 @@ lade_status lade_ticket_cancel(lade_ticket *ticket) {
   if (!finished) {
     int cancellation = ladei_cancellation_hold();
     ladei_pipe_storage_push(&pipeline->storage);
-    pipeline->driver->kick(pipeline);
+    pipeline->driver->kick(pipeline, NULL);
     ladei_cancellation_resume(cancellation);
     ladei_lock_acquire(&pipeline->lock);
     call_end(pipeline);

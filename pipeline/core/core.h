@@ -241,6 +241,7 @@ typedef struct ladei_pipe_ring_blocks {
   bool last_first;        /* the block used last is used next */
   bool asleep;            /* the only one was to be waited for: until ladei_pipe_core_poll_wake */
   bool awaits;            /* ... and nothing came since */
+  bool keeps;             /* blocks stay where nothing is left to begin: more comes at once */
   ladei_pipe_yield yield; /* to others that wait for blocks of the same pool */
 } ladei_pipe_ring_blocks;
 
@@ -429,6 +430,9 @@ void ladei_pipe_core_fail(ladei_pipe_core *core, ladei_pipe_core_transfer *trans
 /* Takes the most useful order. False: nothing to do until a completion, a submit, or ladei_pipe_core_poll_wake; `out`
  * is undefined then. */
 bool ladei_pipe_core_next(ladei_pipe_core *core, unsigned allow, ladei_pipe_order *out);
+/* The same of one ring, where `accepts` the order; otherwise it is left, and there may be others after it. */
+bool ladei_pipe_core_next_of(ladei_pipe_core *core, ladei_pipe_ring *ring,
+                             bool (*accepts)(const ladei_pipe_order *order), ladei_pipe_order *out);
 /* Taker of the next order to the device; `stays`: a place is kept for it (Note [Readers that stay] in core_pick.c). */
 void ladei_pipe_core_set_taker(ladei_pipe_core *core, unsigned taker, bool stays);
 /* Keeps a place for the taker of a complete READ; or gives it up, before the taker does anything that may take long. */
@@ -457,6 +461,10 @@ static inline bool ladei_pipe_core_awaits_block(const ladei_pipe_ring *ring) {
 }
 /* The blocks that the rings give up from now on. */
 void ladei_pipe_core_set_yield(ladei_pipe_core *core, ladei_pipe_yield yield);
+/* Whether the ring's blocks stay where nothing is left to begin, for transfers that come at once. */
+void ladei_pipe_core_set_keeps(ladei_pipe_ring *ring, bool keeps);
+/* POLL is to be tried again in the ring. */
+void ladei_pipe_core_ask_again(ladei_pipe_ring *ring);
 /* Time has passed: POLL, and ACQUIRE where it has to wait, may be worth while again. */
 void ladei_pipe_core_poll_wake(ladei_pipe_core *core);
 

@@ -113,6 +113,8 @@ ladei_pipe_core_transfer *ladei_pipe_priority_first(const ladei_pipe_priority *l
 
 /* The most useful order, not taken yet. Pure. */
 bool ladei_pipe_core_pick(const ladei_pipe_core *core, unsigned allow, ladei_pipe_order *out);
+/* The same of one ring. */
+bool ladei_pipe_ring_pick(const ladei_pipe_ring *ring, unsigned allow, ladei_pipe_order *out);
 
 /* --- I10: from which state to which ------------------------------------------------------------------------------- */
 

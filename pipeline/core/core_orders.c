@@ -448,6 +448,13 @@ bool ladei_pipe_core_next(ladei_pipe_core *core, unsigned allow, ladei_pipe_orde
   return true;
 }
 
+bool ladei_pipe_core_next_of(ladei_pipe_core *core, ladei_pipe_ring *ring,
+                             bool (*accepts)(const ladei_pipe_order *order), ladei_pipe_order *out) {
+  if (!ladei_pipe_ring_pick(ring, LADEI_PIPE_ALLOW_HOST, out) || !accepts(out)) return false;
+  core_take(core, out);
+  return true;
+}
+
 /* --- completing an order ------------------------------------------------------------------------------------------ */
 
 static unsigned complete_acquire(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
@@ -490,9 +497,13 @@ static unsigned complete_acquire(ladei_pipe_core *core, const ladei_pipe_order *
   return transfer_fail_by(core, ring->schedule.issuing, error);
 }
 
+void ladei_pipe_core_ask_again(ladei_pipe_ring *ring) {
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) ring->copy_streams[i].poll_asleep = false;
+}
+
 /* It took some time: POLL may be worth while again. */
 static void ring_poll_wake(ladei_pipe_ring *ring) {
-  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) ring->copy_streams[i].poll_asleep = false;
+  ladei_pipe_core_ask_again(ring);
   ring->blocks.asleep = false;
   ladei_pipe_core_transfer *transfer;
   TAILQ_FOREACH (transfer, &ring->schedule.asking, fair_queue_link) transfer->asked = false;

@@ -455,9 +455,10 @@ static bool pick_release_small(const ladei_pipe_ring *ring, ladei_pipe_order *or
          order_set(order, LADEI_PIPE_ORDER_RELEASE, ring, slot, NULL, NULL);
 }
 
-/* With nothing left to begin: free blocks, and to the device those too that only copies read from. */
+/* With nothing left to begin, and no more expected at once: free blocks, and to the device those too that only copies
+ * read from. */
 static bool pick_release(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
-  if (ring->schedule.unissued > 0) return false;
+  if (ring->schedule.unissued > 0 || ring->blocks.keeps) return false;
   ladei_pipe_slot *slot = TAILQ_FIRST(&ring->lists.free);
   if (slot != NULL) return order_set(order, LADEI_PIPE_ORDER_RELEASE, ring, slot, NULL, NULL);
   for (unsigned i = 0; ring->direction == LADE_TO_DEVICE && i < ring->depth; i++) {
@@ -472,7 +473,7 @@ static bool pick_release(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   return false;
 }
 
-static bool ring_pick(const ladei_pipe_ring *ring, unsigned allow, ladei_pipe_order *order) {
+bool ladei_pipe_ring_pick(const ladei_pipe_ring *ring, unsigned allow, ladei_pipe_order *order) {
   bool host = (allow & LADEI_PIPE_ALLOW_HOST) != 0;
   return pick_finish(ring, order) || pick_asking(ring, order) ||
          (ring->blocks.yield != LADEI_PIPE_YIELD_NONE && pick_release_awaited(ring, order)) ||
@@ -498,8 +499,8 @@ uint64_t ladei_pipe_core_reads_possible(const ladei_pipe_core *core, uint64_t by
 }
 
 bool ladei_pipe_core_pick(const ladei_pipe_core *core, unsigned allow, ladei_pipe_order *out) {
-  return ring_pick(&core->rings[core->next_ring], allow, out) ||
-         ring_pick(&core->rings[core->next_ring ^ 1u], allow, out);
+  return ladei_pipe_ring_pick(&core->rings[core->next_ring], allow, out) ||
+         ladei_pipe_ring_pick(&core->rings[core->next_ring ^ 1u], allow, out);
 }
 
 bool ladei_pipe_core_has_order(const ladei_pipe_core *core, unsigned allow) {

@@ -126,6 +126,8 @@ void ladei_pipe_core_set_yield(ladei_pipe_core *core, ladei_pipe_yield yield) {
   core->rings[1].blocks.yield = yield;
 }
 
+void ladei_pipe_core_set_keeps(ladei_pipe_ring *ring, bool keeps) { ring->blocks.keeps = keeps; }
+
 void ladei_pipe_core_set_taker(ladei_pipe_core *core, unsigned taker, bool stays) {
   core->rings[0].takers.asking = taker;
   core->rings[0].takers.asking_stays = stays;

@@ -255,6 +255,8 @@ void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order 
   if (order->kind == LADEI_PIPE_ORDER_COPY && atomic_load_explicit(&pipeline->no_batch, memory_order_relaxed))
     ladei_pipe_core_set_joined(order->ring, 1, 0);
   unsigned changed = ladei_pipe_core_complete(&pipeline->core, order, status, error);
+  if (order->kind == LADEI_PIPE_ORDER_FINISH && !ladei_pipe_ticket_of(order->transfer)->caller_run)
+    ladei_pipe_side_of(pipeline, order->ring)->others--;
   core_recount(pipeline);
   ladei_pipe_link_look_locked(pipeline, order->ring);
   ladei_pipe_ring_shares_update_locked(pipeline);

@@ -14,11 +14,16 @@ static inline void ladei_pipe_execute_locked(lade_pipeline *pipeline, ladei_pipe
   ladei_pipe_execute_since_locked(pipeline, order, ladei_pipe_timeline_now(pipeline));
 }
 
-/* Takes the most useful order, after a look at the blocks that others await. Called with the lock. */
-static inline bool ladei_pipe_order_take_locked(lade_pipeline *pipeline, ladei_pipe_order *out) {
+/* A look at the blocks that others await, before an order is taken. Called with the lock. */
+static inline void ladei_pipe_yield_look_locked(lade_pipeline *pipeline) {
   ladei_lock_assert_held(&pipeline->lock);
   ladei_pipe_yield yield = (ladei_pipe_yield)ladei_pinned_ring_shares_wanted(pipeline->ring_shares);
   if (yield != pipeline->core.rings[0].blocks.yield) ladei_pipe_core_set_yield(&pipeline->core, yield);
+}
+
+/* Takes the most useful order. Called with the lock. */
+static inline bool ladei_pipe_order_take_locked(lade_pipeline *pipeline, ladei_pipe_order *out) {
+  ladei_pipe_yield_look_locked(pipeline);
   return ladei_pipe_core_next(&pipeline->core, LADEI_PIPE_ALLOW_HOST, out);
 }
 

@@ -11,6 +11,9 @@
  *                        often; also if a block is awaited, at the cap of the pool
  *   nothing              sleep until work is signalled
  *
+ * Calls of the program work beside the threads, as one more of them, in a direction that has caller-run transfers alone
+ * (api/submit.c): see Note [Calls that work].
+ *
  * A READ or WRITE of a file that goes through the storage's engine is over for its thread once it is submitted; it
  * comes back from the engine to the reaper. A thread can be reaper and poller at once.
  *
@@ -20,14 +23,15 @@
  *
  * I1  At most one thread is the poller, and at most one the reaper. While there is none, and copies are under way that
  *     only POLL can end, or requests that only the reaper can fetch, at least one thread is awake, and passes the task
- *     on before it begins something that takes long.
+ *     on before it begins something that takes long. Except for copies whose end is left to calls: then one thread naps.
  * I2  A thread that goes to sleep has seen the core without an order for it, under the lock.
  * I3  Whenever the lock is free, there is an order that is not taken, and a thread waits that could take it, then one
  *     is on the way: a thread that looks at the core next, under the lock, and that waits for nothing but the lock and
  *     a processor until then. Before it starts on the order it takes, it passes further orders on to the next thread
  *     that waits (Note [On the way]).
  * I4  An order whose request is in storage is kept in `pending`, under its slot's number.
- * I5  `calls` are the calls under way, in the order in which they began; stalled ones are marked. While one is not
+ * I5  A ring keeps blocks that it has no use for only while a thread naps, or is on the way.
+ * I6  `calls` are the calls under way, in the order in which they began; stalled ones are marked. While one is not
  *     stalled, the watch (if there is one) is awake, or sleeps no longer than until that call is due.
  * Locks: the pipeline's; it is given up for every order, and once per chunk.
  */
@@ -63,6 +67,26 @@ enum { SPIN_NS = 50000, SLEEP_LEAST_NS = 50000, SLEEP_MOST_NS = 1000000 };
  * whatever it has seen, and passes the other orders on before it starts. So each of N orders that hang gets one of N
  * threads (tests/pipeline/threads_test.c).
  */
+
+/*
+ * Note [Calls that work]
+ * A transfer of 4 KiB by hand takes a copy call and a call that waits: 8 us on an H200. To wake a thread for it, and to be
+ * woken by that, took 20 to 40 us more. So where a direction has caller-run transfers alone, the submit takes their
+ * orders itself, one after the other as a thread does, and so does a wait, which then asks for the end of the copies
+ * without a pause, for SPIN_NS. It takes no order that may take long or call back: that it leaves to a thread, before it
+ * goes on or sleeps. Whatever goes wrong in an order is its transfer's, and not the call's.
+ *
+ *   submit   READ COPY RECORD POLL |           the end of the copies is left
+ *   wait                           | POLL POLL POLL FINISH |
+ *   a thread    nap ----------------------> looks ----------------------> looks ...
+ *
+ * Where no call waits, or one sleeps, threads find the end of copies as ever. If all that is left are the ends of caller-run
+ * transfers, and no call sleeps for one, a thread naps: it looks once in NAP_NS, so that transfers end that no call asks
+ * for. It takes NAPS_MOST more after the last call, so that a call need not wake it. Until then the direction keeps its
+ * blocks for what comes next, except those that others wait for: to ask for a block, which may wait, is a thread's, and a
+ * block that is given back while a copy uses it takes an event of its own.
+ */
+enum { CALLER_ORDERS_MOST = 64, NAP_NS = 1000000, NAPS_MOST = 8 };
 
 /*
  * Note [Readers woken together]
@@ -113,6 +137,10 @@ typedef struct threads_state {
   bool poller;       /* there is one */
   bool reaper;       /* there is one, */
   bool reaper_waits; /* and it is not woken yet */
+  bool napping;      /* a thread naps */
+  bool worked;       /* calls have, since it fell asleep */
+  unsigned naps;     /* still to take where there is nothing to look for */
+  unsigned waiting;  /* calls that sleep until a transfer advances */
   bool end;
   threads_pending *pending; /* two rings of them; each belongs to its order */
   TAILQ_HEAD(threads_call_list, threads_call) calls;
@@ -176,6 +204,27 @@ static bool reap_wanted(const threads_state *state) {
   return !state->reaper && ladei_pipe_storage_in_flight(&state->pipeline->storage) > 0;
 }
 
+/* Only the ends of caller-run transfers are left to find, and no call sleeps for them. */
+static bool is_left_to_calls(const threads_state *state) {
+  ladei_lock_assert_held(&state->pipeline->lock);
+  bool left = state->waiting == 0;
+  for (unsigned i = 0; i < 2; i++) {
+    const ladei_pipe_ring *ring = &state->pipeline->core.rings[i];
+    left = left && state->pipeline->sides[i].others == 0 && ring->schedule.unissued == 0 &&
+           TAILQ_EMPTY(&ring->lists.ready);
+  }
+  return left;
+}
+
+static bool poll_wanted(const threads_state *state) {
+  return !state->poller && ladei_pipe_core_polls(&state->pipeline->core) && !is_left_to_calls(state);
+}
+
+static bool nap_wanted(const threads_state *state) {
+  ladei_lock_assert_held(&state->pipeline->lock);
+  return !state->napping && (state->naps > 0 || (!state->poller && ladei_pipe_core_polls(&state->pipeline->core)));
+}
+
 /* Makes a thread look for orders: one on the way, a sleeper, or otherwise the reaper. Called with the lock. */
 static void looker_wake(threads_state *state) {
   ladei_lock_assert_held(&state->pipeline->lock);
@@ -189,13 +238,13 @@ static void looker_wake(threads_state *state) {
   }
 }
 
-/* This thread is busy from here on: wakes another one if there is more to take, poll or reap. */
+/* This thread is busy from here on: wakes another one if there is more to take, poll or reap, or none naps. */
 static void work_pass_on(threads_state *state) {
   ladei_lock_assert_held(&state->pipeline->lock);
-  const ladei_pipe_core *core = &state->pipeline->core;
+  ladei_pipe_core_set_taker(&state->pipeline->core, 0, false); /* the rest is for others */
   if (TAILQ_EMPTY(&state->sleeping) && !state->reaper_waits) return;
-  if (ladei_pipe_core_has_order(core, LADEI_PIPE_ALLOW_HOST) || (ladei_pipe_core_polls(core) && !state->poller) ||
-      reap_wanted(state))
+  if (ladei_pipe_core_has_order(&state->pipeline->core, LADEI_PIPE_ALLOW_HOST) || poll_wanted(state) ||
+      reap_wanted(state) || nap_wanted(state))
     looker_wake(state);
 }
 
@@ -245,12 +294,12 @@ static unsigned requests_reap(threads_state *state, uint64_t wait_ns) {
 
 /* --- waiting for work --------------------------------------------------------------------------------------------- */
 
-static void poller_spin(threads_state *state) {
+static void looker_spin(threads_state *state, unsigned pauses) {
   ladei_lock_assert_held(&state->pipeline->lock);
   lade_pipeline *pipeline = state->pipeline;
   state->looking++;
   ladei_lock_release(&pipeline->lock);
-  for (int i = 0; i < 20; i++) cpu_relax();
+  for (unsigned i = 0; i < pauses; i++) cpu_relax();
   ladei_lock_acquire(&pipeline->lock);
   state->looking--;
 }
@@ -280,7 +329,7 @@ static bool idle_wait(threads_state *state, threads_bed *bed, uint64_t since_ns,
   }
   if (reaps) reaped = requests_reap(state, spins ? 0 : sleep_ns);
   if (spins)
-    poller_spin(state);
+    looker_spin(state, 20);
   else if (!reaps)
     work_sleep(state, bed, sleep_ns);
   if (polls) {
@@ -288,6 +337,27 @@ static bool idle_wait(threads_state *state, threads_bed *bed, uint64_t since_ns,
     ladei_pipe_core_poll_wake(&pipeline->core);
   }
   return reaped > 0;
+}
+
+static void blocks_keep(threads_state *state, ladei_pipe_ring *ring, bool keeps) {
+  ladei_lock_assert_held(&state->pipeline->lock);
+  ladei_pipe_core_set_keeps(ring, keeps && !state->pipeline->stopping);
+}
+
+static void blocks_let_go(threads_state *state) {
+  for (unsigned i = 0; i < 2; i++) blocks_keep(state, &state->pipeline->core.rings[i], false);
+}
+
+/* Note [Calls that work]: the thread looks for all orders after it. */
+static void nap(threads_state *state, threads_bed *bed) {
+  ladei_lock_assert_held(&state->pipeline->lock);
+  ladei_pipe_core *core = &state->pipeline->core;
+  state->napping = true;
+  state->worked = false;
+  work_sleep(state, bed, NAP_NS);
+  state->napping = false;
+  ladei_pipe_core_poll_wake(core);
+  if (!state->worked && !ladei_pipe_core_polls(core) && state->naps > 0 && --state->naps == 0) blocks_let_go(state);
 }
 
 /* --- the threads -------------------------------------------------------------------------------------------------- */
@@ -388,8 +458,8 @@ static void call_end(threads_state *state, threads_call *call) {
 
 /* --- the orders --------------------------------------------------------------------------------------------------- */
 
-/* Asks for the end of copies: this thread stays on the way, and keeps its tasks. */
-static void order_poll(threads_state *state, ladei_pipe_order *order) {
+/* An order that waits for nothing, as a question for the end of copies: this thread stays on the way, and keeps its tasks. */
+static void order_run_looking(threads_state *state, ladei_pipe_order *order) {
   state->looking++;
   ladei_pipe_execute_locked(state->pipeline, order);
   state->looking--;
@@ -400,10 +470,9 @@ static bool order_run(threads_state *state, ladei_pipe_order *order) {
   ladei_lock_assert_held(&state->pipeline->lock);
   ladei_pipe_storage_request request;
   if (order->kind == LADEI_PIPE_ORDER_POLL) {
-    order_poll(state, order);
+    order_run_looking(state, order);
     return false;
   }
-  ladei_pipe_core_set_taker(&state->pipeline->core, 0, false); /* the rest is for others */
   work_pass_on(state);
   if (ladei_pipe_chunk_request(order, &request)) {
     request_submit_locked(state, order, &request);
@@ -449,19 +518,82 @@ static void *thread_main(void *argument) {
       continue;
     }
     stay(state, &stays, false);
-    bool polls = ladei_pipe_core_polls(&pipeline->core) && !state->poller;
+    bool polls = poll_wanted(state);
     uint64_t idle_ns = ladei_pipe_timeline_now(pipeline);
     if (polls || reap_wanted(state)) {
       since_ns = since_ns != 0 ? since_ns : now_ns(pipeline);
       since_ns = idle_wait(state, bed, since_ns, polls) ? 0 : since_ns;
     } else {
       since_ns = 0;
-      work_sleep(state, bed, UINT64_MAX);
+      if (nap_wanted(state))
+        nap(state, bed);
+      else
+        work_sleep(state, bed, UINT64_MAX);
     }
     idle_note(state, idle_ns);
   }
   ladei_lock_release(&pipeline->lock);
   return NULL;
+}
+
+/* --- calls that work ---------------------------------------------------------------------------------------------- */
+
+/* An order that a call may take: it calls nothing back, and takes no longer than the driver calls of one copy. */
+static bool caller_accepts(const ladei_pipe_order *order) {
+  switch (order->kind) {
+  case LADEI_PIPE_ORDER_READ:
+  case LADEI_PIPE_ORDER_WRITE:
+  case LADEI_PIPE_ORDER_FINISH: return ladei_pipe_ticket_of(order->transfer)->caller_run;
+  case LADEI_PIPE_ORDER_COPY:
+    return ladei_pipe_ticket_of(order->transfer)->caller_run && ladei_pipe_order_is_short(order);
+  default: return ladei_pipe_order_is_short(order);
+  }
+}
+
+static void caller_order_run(threads_state *state, ladei_pipe_order *order) {
+  ladei_lock_assert_held(&state->pipeline->lock);
+  if (order->kind == LADEI_PIPE_ORDER_POLL || order->kind == LADEI_PIPE_ORDER_FINISH) {
+    order_run_looking(state, order);
+    return;
+  }
+  work_pass_on(state);
+  ladei_pipe_execute_locked(state->pipeline, order);
+}
+
+/* Takes the ring's orders for this call, if it has caller-run transfers alone. Whether that did anything useful. */
+static bool caller_work(threads_state *state, ladei_pipe_ring *ring) {
+  ladei_lock_assert_held(&state->pipeline->lock);
+  lade_pipeline *pipeline = state->pipeline;
+  ladei_pipe_order order;
+  lade_error before;
+  bool useful = false;
+  if (ladei_pipe_side_of(pipeline, ring)->others > 0) return false;
+  ladei_error_save(&before);
+  for (unsigned i = 0; i < CALLER_ORDERS_MOST && ladei_pipe_side_of(pipeline, ring)->others == 0; i++) {
+    ladei_pipe_yield_look_locked(pipeline);
+    ladei_pipe_core_set_taker(&pipeline->core, 0, false);
+    blocks_keep(state, ring, true);
+    if (!ladei_pipe_core_next_of(&pipeline->core, ring, caller_accepts, &order)) break;
+    caller_order_run(state, &order);
+    useful = useful || order.kind != LADEI_PIPE_ORDER_POLL || !order.batch->copy_stream->poll_asleep;
+  }
+  ladei_error_restore(&before);
+  state->worked = state->worked || useful;
+  state->naps = NAPS_MOST;
+  work_pass_on(state);
+  return useful;
+}
+
+/* The same, and asks for the end of copies anew. */
+static bool caller_ask(threads_state *state, ladei_pipe_ring *ring) {
+  if (ladei_pipe_side_of(state->pipeline, ring)->others == 0) ladei_pipe_core_ask_again(ring);
+  return caller_work(state, ring);
+}
+
+static void threads_advance(lade_pipeline *pipeline, ladei_pipe_ring *ring) {
+  ladei_lock_acquire(&pipeline->lock);
+  (void)caller_ask(pipeline->driver_state, ring);
+  ladei_lock_release(&pipeline->lock);
 }
 
 /* Readers that can begin at once: Note [Readers woken together]. Requests of storage's engine take no thread each. */
@@ -471,11 +603,16 @@ static uint64_t readers_wanted(const ladei_pipe_core *core) {
   return file != NULL && file->async ? 0 : ladei_pipe_core_reads_possible(core, WAKE_BYTES);
 }
 
-static void threads_kick(lade_pipeline *pipeline) {
+static void threads_kick(lade_pipeline *pipeline, ladei_pipe_ring *ring) {
   threads_state *state = pipeline->driver_state;
   threads_bed *woken[WAKE_MOST];
   unsigned count = 0;
   ladei_lock_acquire(&pipeline->lock);
+  if (ring != NULL && ladei_pipe_side_of(pipeline, ring)->others == 0) {
+    (void)caller_work(state, ring);
+    ladei_lock_release(&pipeline->lock);
+    return;
+  }
   looker_wake(state);
   uint64_t wanted = readers_wanted(&pipeline->core);
   while (state->waking + state->looking < wanted && count < WAKE_MOST && (woken[count] = sleeper_take(state)) != NULL)
@@ -484,14 +621,44 @@ static void threads_kick(lade_pipeline *pipeline) {
   for (unsigned i = 0; i < count; i++) ladei_condition_signal(&woken[i]->woken);
 }
 
-static lade_status threads_wait(lade_pipeline *pipeline, uint64_t deadline_ns) {
-  ladei_lock_assert_held(&pipeline->lock);
-  uint64_t now = now_ns(pipeline);
-  if (now >= deadline_ns) return LADE_ERR_TIMEOUT;
-  if (deadline_ns == UINT64_MAX)
+/* Until a transfer advances. Threads find the end of copies meanwhile. */
+static void caller_sleep(threads_state *state, uint64_t longest_ns) {
+  ladei_lock_assert_held(&state->pipeline->lock);
+  lade_pipeline *pipeline = state->pipeline;
+  state->waiting++;
+  if (pipeline->stopping) blocks_let_go(state);
+  work_pass_on(state);
+  if (longest_ns == UINT64_MAX)
     ladei_condition_wait(&pipeline->changed, &pipeline->lock);
   else
-    (void)ladei_condition_wait_for(&pipeline->changed, &pipeline->lock, deadline_ns - now);
+    (void)ladei_condition_wait_for(&pipeline->changed, &pipeline->lock, longest_ns);
+  state->waiting--;
+}
+
+/* Whether the call asks again without a pause. */
+static bool caller_spins(const threads_state *state, ladei_pipe_waiting *waiting) {
+  uint64_t now = now_ns(state->pipeline);
+  if (!state->spins || waiting->ring == NULL || ladei_pipe_side_of(state->pipeline, waiting->ring)->others > 0)
+    return false;
+  waiting->since_ns = waiting->since_ns != 0 ? waiting->since_ns : now;
+  return now - waiting->since_ns < SPIN_NS;
+}
+
+static lade_status threads_wait(lade_pipeline *pipeline, ladei_pipe_waiting *waiting) {
+  ladei_lock_assert_held(&pipeline->lock);
+  threads_state *state = pipeline->driver_state;
+  if (waiting->ring != NULL && caller_ask(state, waiting->ring)) {
+    waiting->since_ns = 0;
+    return LADE_OK;
+  }
+  uint64_t now = waiting->deadline_ns == UINT64_MAX ? 0 : now_ns(pipeline);
+  if (now >= waiting->deadline_ns) return LADE_ERR_TIMEOUT;
+  if (caller_spins(state, waiting)) {
+    looker_spin(state, 1);
+    work_pass_on(state);
+  } else {
+    caller_sleep(state, waiting->deadline_ns == UINT64_MAX ? UINT64_MAX : waiting->deadline_ns - now);
+  }
   return LADE_OK;
 }
 
@@ -558,6 +725,6 @@ const ladei_pipe_driver ladei_pipe_driver_threads = {
     .start = threads_start,
     .stop = threads_stop,
     .kick = threads_kick,
-    .advance = NULL,
+    .advance = threads_advance,
     .wait = threads_wait,
 };

@@ -147,8 +147,15 @@ static void deadline_arm(virtual_state *state, uint64_t deadline_ns) {
     state->armed_ns = deadline_ns;
 }
 
-static lade_status virtual_wait(lade_pipeline *pipeline, uint64_t deadline_ns) {
+/* Whatever it is for: all orders come from one schedule. */
+static void virtual_kick(lade_pipeline *pipeline, ladei_pipe_ring *ring) {
+  (void)ring;
+  pump(pipeline);
+}
+
+static lade_status virtual_wait(lade_pipeline *pipeline, ladei_pipe_waiting *waiting) {
   ladei_lock_assert_held(&pipeline->lock);
+  const uint64_t deadline_ns = waiting->deadline_ns;
   const lade_runtime *runtime = pipeline->runtime;
   lade_status status = LADE_OK;
   uint64_t finished = pipeline->core.counters.transfers_completed + pipeline->core.counters.transfers_failed;
@@ -214,7 +221,7 @@ const ladei_pipe_driver ladei_pipe_driver_virtual = {
     .queue = 4,
     .start = virtual_start,
     .stop = virtual_stop,
-    .kick = pump,
-    .advance = pump,
+    .kick = virtual_kick,
+    .advance = virtual_kick,
     .wait = virtual_wait,
 };

@@ -54,6 +54,7 @@ typedef struct ladei_pipe_side {
   ladei_pipe_window window;      /* host orders at once; guarded by the pipeline's lock */
   ladei_link own_link;           /* where the runtime has none for the device */
   bool copies;                   /* counted among the link's copiers; guarded by the lock */
+  unsigned others;               /* unfinished transfers that are not caller-run; guarded by the lock */
   ladei_pinned_ring_share share; /* blocks of the ring, as others on the pool see them */
 } ladei_pipe_side;
 
@@ -104,6 +105,7 @@ struct lade_ticket {
   lade_pipeline *pipeline;
   bool to_device;
   bool released;           /* guarded by the pipeline's lock */
+  bool caller_run;         /* calls on it do its work where they can; constant from its submit on */
   ladei_event *dependency; /* recorded on the caller's stream, or NULL */
   int32_t checksum;        /* lade_checksum */
   uint64_t checksum_bytes;
@@ -121,6 +123,13 @@ static inline lade_ticket *ladei_pipe_ticket_of(ladei_pipe_core_transfer *transf
   return (lade_ticket *)(void *)transfer;
 }
 
+/* A call that waits. */
+typedef struct ladei_pipe_waiting {
+  uint64_t deadline_ns;
+  ladei_pipe_ring *ring; /* where the awaited happens; NULL: in both */
+  uint64_t since_ns;     /* the driver's own: since when it has done nothing useful; 0: it has */
+} ladei_pipe_waiting;
+
 /* Runs the core: takes orders, executes and completes them. */
 struct ladei_pipe_driver {
   unsigned queue; /* host orders of one direction that it can have under way for each reader */
@@ -128,13 +137,14 @@ struct ladei_pipe_driver {
   lade_status (*start)(lade_pipeline *pipeline);
   /* The core is idle and pipeline->stopping is set. */
   void (*stop)(lade_pipeline *pipeline);
-  /* There may be new orders. Called without the lock. */
-  void (*kick)(lade_pipeline *pipeline);
-  /* Makes all progress possible without time passing; NULL if that happens by itself. Called without the lock. */
-  void (*advance)(lade_pipeline *pipeline);
+  /* There may be new orders. `ring`: those of a caller-run transfer there, just submitted; or NULL. Called without the
+   * lock. */
+  void (*kick)(lade_pipeline *pipeline, ladei_pipe_ring *ring);
+  /* Makes all progress possible in the ring without time passing. Called without the lock. */
+  void (*advance)(lade_pipeline *pipeline, ladei_pipe_ring *ring);
   /* Called with the lock, which is released meanwhile: lets some time pass. LADE_OK: look again. LADE_ERR_TIMEOUT: the
    * clock reached the deadline, or (virtual time) nothing can ever happen. Other errors: the clock cannot be moved. */
-  lade_status (*wait)(lade_pipeline *pipeline, uint64_t deadline_ns);
+  lade_status (*wait)(lade_pipeline *pipeline, ladei_pipe_waiting *waiting);
 };
 
 /*

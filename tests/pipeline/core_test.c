@@ -761,6 +761,34 @@ LADE_TEST(PipelineCore, TransfersToOneSinkNeedNoMoreBlocksThanOne) {
 }
 
 /* A ring grows only when its slots are all busy: with each copy done at once, one block serves a whole transfer. */
+/* Blocks that are kept for what comes next are given up all the same where others wait for them. */
+LADE_TEST(PipelineCore, KeepsBlocksForTransfersToCome) {
+  ladei_pipe_core core;
+  ladei_pipe_core_transfer transfer;
+  ladei_pipe_order order;
+  LADE_ASSERT_OK(ladei_pipe_core_init(&core, 2));
+  ladei_pipe_core_set_blocks(&core, 4096, 4096);
+  bulk_open(&core, &transfer, 4096);
+  ladei_pipe_core_set_keeps(&core.rings[0], true);
+  while (ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order)) {
+    LADE_EXPECT_NE_INT(order.kind, LADEI_PIPE_ORDER_RELEASE);
+    if (order.kind == LADEI_PIPE_ORDER_ACQUIRE) order.block = &core;
+    (void)ladei_pipe_core_complete(&core, &order, LADE_OK, &injected);
+  }
+  LADE_EXPECT(transfer.finished);
+  LADE_EXPECT_EQ_UINT(core.counters.blocks, 1);
+  ladei_pipe_core_set_yield(&core, LADEI_PIPE_YIELD_ALL);
+  LADE_EXPECT(ladei_pipe_core_has_order(&core, LADEI_PIPE_ALLOW_HOST));
+  ladei_pipe_core_set_yield(&core, LADEI_PIPE_YIELD_NONE);
+  LADE_EXPECT(!ladei_pipe_core_has_order(&core, LADEI_PIPE_ALLOW_HOST));
+  ladei_pipe_core_set_keeps(&core.rings[0], false);
+  LADE_EXPECT(ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order));
+  LADE_EXPECT_EQ_INT(order.kind, LADEI_PIPE_ORDER_RELEASE);
+  (void)ladei_pipe_core_complete(&core, &order, LADE_OK, &injected);
+  LADE_EXPECT_EQ_UINT(core.counters.blocks, 0);
+  ladei_pipe_core_destroy(&core);
+}
+
 LADE_TEST(PipelineCore, UsesOneBlockWhenCopiesAreInstant) {
   ladei_pipe_core core;
   ladei_pipe_order order;
