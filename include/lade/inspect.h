@@ -150,7 +150,7 @@ LADE_API void lade_snapshot_destroy(lade_snapshot *snapshot);
 
 /** Formats of files; docs/formats.md has their schemas. Numbers are fixed; 5, 6, 12 and 13 are not used. */
 typedef enum lade_snapshot_format {
-  LADE_SNAPSHOT_PICKLE = 1,          /**< PyTorch's: its viewers open it. Written, and read (protocols 2 to 5). */
+  LADE_SNAPSHOT_PICKLE = 1,          /**< PyTorch's: its viewers open it. Written. */
   LADE_SNAPSHOT_JSON = 2,            /**< lade's own, everything. Written and read. */
   LADE_SNAPSHOT_FOLDED = 3,          /**< Live memory by stack, a line for each: what flame graph tools read. */
   LADE_SNAPSHOT_FOLDED_SEGMENTS = 4, /**< The same by segment. */
@@ -205,17 +205,17 @@ LADE_API lade_status lade_snapshot_save(const lade_snapshot *snapshot, uint32_t 
                                         const lade_snapshot_write_options *options, const char *path);
 
 /**
- * Read a snapshot: a pickle of PyTorch's or lade's, or lade's JSON; which it is shows in its first bytes.
+ * Read a snapshot: lade's JSON. `lade snapshot FILE -o OUT.json`, or lade.pickles of the Python package, makes it of a
+ * pickle of PyTorch's or lade's.
  *
- * A pickle is read as plain data: one that names a class or calls anything is refused. Sizes that a file claims take no
- * memory before its bytes are there.
+ * Sizes that a file claims take no memory before its bytes are there.
  *
  * @param data  `bytes` bytes, borrowed for the call.
  * @param name  For messages; borrowed for the call. NULL: "snapshot".
  * @param out   [out] Caller owns it until lade_snapshot_destroy(). Untouched on error.
  *
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, with the byte, for data that is no snapshot;
- * LADE_ERR_TRUNCATED for one that ends early; LADE_ERR_OUT_OF_HOST_MEMORY.
+ * LADE_ERR_TRUNCATED for one that ends early; LADE_ERR_UNSUPPORTED for a pickle; LADE_ERR_OUT_OF_HOST_MEMORY.
  */
 LADE_API lade_status lade_snapshot_read(const void *data, size_t bytes, const char *name, lade_snapshot **out);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading snapshots: a file's first bytes show its format. */
+/* Reading snapshots: lade's JSON, which a file's first bytes show. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -10,16 +10,11 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "inspect/formats/json_read.h"
-#include "inspect/formats/pickle_read.h"
 
-typedef lade_status (*snapshot_reader)(const void *data, size_t bytes, const char *name, lade_snapshot **out);
-
-/* NULL: of no known format. */
-static snapshot_reader reader_of(const char *data, size_t bytes) {
+static size_t blanks_count(const char *data, size_t bytes) {
   size_t at = 0;
-  if ((unsigned char)data[0] == 0x80) return ladei_inspect_read_pickle;
   while (at < bytes && strchr(" \t\r\n", data[at]) != NULL && data[at] != '\0') at++;
-  return at < bytes && data[at] == '{' ? ladei_inspect_read_json : NULL;
+  return at;
 }
 
 /* The end of a long path says more than its beginning. */
@@ -32,9 +27,12 @@ static const char *name_end(const char *name) {
 static lade_status snapshot_read(const char *data, size_t bytes, const char *name, lade_snapshot **out) {
   const char *shown = name_end(name);
   if (bytes == 0) return ladei_error(LADE_ERR_TRUNCATED, 0, "%s: byte 0: the file is empty", shown);
-  snapshot_reader read_format = reader_of(data, bytes);
-  if (read_format != NULL) return read_format(data, bytes, shown, out);
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: byte 0: no snapshot; expected a pickle or lade's JSON", shown);
+  if ((unsigned char)data[0] == 0x80)
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: byte 0: a pickle; `lade snapshot FILE -o OUT.json` converts it",
+                       shown);
+  size_t blanks = blanks_count(data, bytes);
+  if (blanks < bytes && data[blanks] == '{') return ladei_inspect_read_json(data, bytes, shown, out);
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: byte 0: no snapshot; expected lade's JSON", shown);
 }
 
 lade_status lade_snapshot_read(const void *data, size_t bytes, const char *name, lade_snapshot **out) {
@@ -52,11 +50,10 @@ static lade_status file_error(const char *path, const char *what) {
 
 enum { FIRST_ROOM = 1 << 16 };
 
-/* Whether data that begins so is of no format; false for blanks alone. */
+/* Whether data that begins so is no JSON; false for blanks alone. */
 static bool is_no_snapshot(const char *data, size_t bytes) {
-  size_t blanks = 0;
-  while (blanks < bytes && strchr(" \t\r\n", data[blanks]) != NULL && data[blanks] != '\0') blanks++;
-  return blanks < bytes && reader_of(data, bytes) == NULL;
+  size_t blanks = blanks_count(data, bytes);
+  return blanks < bytes && data[blanks] != '{';
 }
 
 /* More room after the `room` bytes that are full; all that the file has, once it looks like a snapshot. */

@@ -8,7 +8,7 @@
  * P1  Only opcodes that PyTorch's web viewer reads: no FRAME either, which a reader may do without.
  * P2  A batch of APPENDS or SETITEMS has at most 1,000 items (the viewer passes them as arguments of a call).
  * P3  Integers are exact: from 2^63 on they take 9 bytes, of which viewers make big integers.
- * P4  The memo has the words (pickle_words.h), the pair (0, 0) and an empty list, then each text and each stack where
+ * P4  The memo has the words below, the pair (0, 0) and an empty list, then each text and each stack where
  *     it is first used. No event, block or segment is in it: viewers write into those.
  */
 #include "inspect/formats/pickle.h"
@@ -17,7 +17,6 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "inspect/formats/pickle_words.h"
 #include "inspect/frames.h"
 #include "inspect/snapshot.h"
 
@@ -44,8 +43,52 @@ enum {
   OP_MEMOIZE = 0x94,
 };
 
+/* Keys and values that stand in every file: a word's number is its memo number (P4). */
+/* clang-format off */
+#define PICKLE_WORDS(word)                                                                                             \
+  word(EMPTY, "")                                                                                                      \
+  /* lade_device_action, in its order */                                                                               \
+  word(ALLOC, "alloc") word(FREE_REQUESTED, "free_requested") word(FREE_COMPLETED, "free_completed")                   \
+  word(SEGMENT_ALLOC, "segment_alloc") word(SEGMENT_FREE, "segment_free") word(SEGMENT_MAP, "segment_map")             \
+  word(SEGMENT_UNMAP, "segment_unmap") word(SNAPSHOT, "snapshot") word(OOM, "oom") word(USER_DEFINED, "user_defined")  \
+  word(ANNOTATE, "annotate")                                                                                           \
+  /* lade_device_block_state, in its order */                                                                          \
+  word(INACTIVE, "inactive") word(ACTIVE_ALLOCATED, "active_allocated")                                                \
+  word(ACTIVE_PENDING_FREE, "active_pending_free")                                                                     \
+  /* lade_part_kind, in its order */                                                                                   \
+  word(DEVICE, "device") word(PINNED, "pinned") word(PIPELINE, "pipeline")                                             \
+  word(LARGE, "large") word(SMALL, "small")                                                                            \
+  /* events */                                                                                                         \
+  word(ACTION, "action") word(ADDR, "addr") word(DEVICE_FREE, "device_free") word(SIZE, "size")                        \
+  word(STREAM, "stream") word(TIME_US, "time_us") word(FRAMES, "frames") word(POOL_ID, "pool_id")                      \
+  word(USER_METADATA, "user_metadata") word(COMPILE_CONTEXT, "compile_context") word(STAGE, "stage")                   \
+  /* segments, blocks, frames */                                                                                       \
+  word(ADDRESS, "address") word(TOTAL_SIZE, "total_size") word(ALLOCATED_SIZE, "allocated_size")                       \
+  word(ACTIVE_SIZE, "active_size") word(REQUESTED_SIZE, "requested_size") word(SEGMENT_TYPE, "segment_type")           \
+  word(SEGMENT_POOL_ID, "segment_pool_id") word(IS_EXPANDABLE, "is_expandable") word(BLOCKS, "blocks")                 \
+  word(STATE, "state") word(ALLOCATED, "allocated") word(ACTIVE, "active") word(FILENAME, "filename")                  \
+  word(LINE, "line") word(NAME, "name") word(MODULE, "module") word(UNNAMED, "unnamed")           \
+  /* the whole */                                                                                                      \
+  word(SEGMENTS, "segments") word(DEVICE_TRACES, "device_traces") word(ALLOCATOR_SETTINGS, "allocator_settings")       \
+  word(EXTERNAL_ANNOTATIONS, "external_annotations") word(HOST_SEGMENTS, "host_segments")                              \
+  word(HOST_TRACES, "host_traces") word(TRACE_ALLOC_OVERFLOWED, "trace_alloc_overflowed")                              \
+  word(TRACE_ALLOC_MAX_ENTRIES, "trace_alloc_max_entries")                                                             \
+  /* what lade adds */                                                                                                 \
+  word(LADE, "lade") word(VERSION, "version") word(WORDS, "words") word(TIME_NS, "time_ns")                            \
+  word(PROCESS_ID, "process_id") word(MODULES, "modules") word(PATH, "path") word(BASE, "base") word(BYTES, "bytes")   \
+  word(BUILD_ID, "build_id") word(PARTS, "parts") word(KIND, "kind") word(HISTORY_ON, "history_on")                    \
+  word(SEGMENT_COUNT, "segment_count") word(EVENT_COUNT, "event_count") word(LOST_COUNT, "lost_count")                 \
+  word(CAPACITY_BYTES, "capacity_bytes") word(MAX_ENTRIES, "max_entries") word(SKEW_NS, "skew_ns")                     \
+  word(SETTINGS, "settings") word(COUNTERS, "counters") word(PINNED_SEGMENTS, "pinned_segments")                       \
+  word(BLOCK_COUNT, "block_count") word(NUMA_NODE, "numa_node")
+/* clang-format on */
+
+#define PICKLE_WORD_NUMBER(name, text) PICKLE_##name,
+typedef enum pickle_word { PICKLE_WORDS(PICKLE_WORD_NUMBER) WORD_COUNT } pickle_word;
+#undef PICKLE_WORD_NUMBER
+
 enum { BATCH = 1000, MOST_DEVICE = 1023 };
-enum { MEMO_NO_POOL = LADEI_PICKLE_WORDS_WRITTEN, MEMO_NO_FRAMES, MEMO_FIRST_FREE };
+enum { MEMO_NO_POOL = WORD_COUNT, MEMO_NO_FRAMES, MEMO_FIRST_FREE };
 _Static_assert(MEMO_FIRST_FREE <= 256, "what stands in every event has a memo number of one byte");
 
 typedef struct pickle {
@@ -56,7 +99,9 @@ typedef struct pickle {
   uint32_t memo_count;
 } pickle;
 
-static const char *const words[] = {LADEI_PICKLE_WORDS(LADEI_PICKLE_WORD_TEXT)};
+#define PICKLE_WORD_TEXT(name, text) text,
+static const char *const words[] = {PICKLE_WORDS(PICKLE_WORD_TEXT)};
+#undef PICKLE_WORD_TEXT
 
 /* --- opcodes into a room that is large enough ----------------------------------------------------------------------- */
 
@@ -92,13 +137,11 @@ static char *get_put(char *at, uint32_t memo) {
   return little_put(op_put(at, OP_LONG_BINGET), memo, 4);
 }
 
-static char *key_uint_put(char *at, ladei_pickle_word key, uint64_t value) { return uint_put(get_put(at, key), value); }
+static char *key_uint_put(char *at, pickle_word key, uint64_t value) { return uint_put(get_put(at, key), value); }
 
-static char *key_word_put(char *at, ladei_pickle_word key, ladei_pickle_word value) {
-  return get_put(get_put(at, key), value);
-}
+static char *key_word_put(char *at, pickle_word key, pickle_word value) { return get_put(get_put(at, key), value); }
 
-static char *pool_put(char *at, ladei_pickle_word key, lade_device_pool_id pool) {
+static char *pool_put(char *at, pickle_word key, lade_device_pool_id pool) {
   at = get_put(at, key);
   if (pool.first == 0 && pool.second == 0) return get_put(at, MEMO_NO_POOL);
   return op_put(uint_put(uint_put(at, pool.first), pool.second), OP_TUPLE2);
@@ -110,7 +153,7 @@ static void room_end(pickle *to, const char *end) { to->output->used = (size_t)(
 /* --- values --------------------------------------------------------------------------------------------------------- */
 
 static void op(pickle *to, int code) { ladei_output_byte(to->output, (char)code); }
-static void word(pickle *to, ladei_pickle_word key) { room_end(to, get_put(room(to, 5), key)); }
+static void word(pickle *to, pickle_word key) { room_end(to, get_put(room(to, 5), key)); }
 static void uint_value(pickle *to, uint64_t value) { room_end(to, uint_put(room(to, 11), value)); }
 static void bool_value(pickle *to, bool value) { op(to, value ? OP_NEWTRUE : OP_NEWFALSE); }
 
@@ -136,7 +179,7 @@ static void string(pickle *to, const char *text, size_t bytes) {
 
 static void text_value(pickle *to, uint32_t text) {
   if (text == 0 || text >= to->snapshot->text_offsets.count) {
-    word(to, LADEI_PICKLE_EMPTY);
+    word(to, PICKLE_EMPTY);
   } else if (to->texts[text] != 0) {
     room_end(to, get_put(room(to, 5), to->texts[text]));
   } else {
@@ -146,12 +189,12 @@ static void text_value(pickle *to, uint32_t text) {
   }
 }
 
-static void key_uint(pickle *to, ladei_pickle_word key, uint64_t value) {
+static void key_uint(pickle *to, pickle_word key, uint64_t value) {
   word(to, key);
   uint_value(to, value);
 }
 
-static void key_text(pickle *to, ladei_pickle_word key, uint32_t text) {
+static void key_text(pickle *to, pickle_word key, uint32_t text) {
   word(to, key);
   text_value(to, text);
 }
@@ -196,20 +239,20 @@ static void frame_write(pickle *to, const ladei_snapshot_frame *frame) {
   if (frame->address != 0) unnamed = (frame->file == 0 ? NO_FILE : 0) | (frame->function == 0 ? NO_FUNCTION : 0);
   op(to, OP_EMPTY_DICT);
   op(to, OP_MARK);
-  word(to, LADEI_PICKLE_FILENAME);
+  word(to, PICKLE_FILENAME);
   if ((unnamed & NO_FILE) != 0)
     characters_value(to, ladei_inspect_frame_file(to->snapshot, frame));
   else
     text_value(to, frame->file);
-  word(to, LADEI_PICKLE_NAME);
+  word(to, PICKLE_NAME);
   if ((unnamed & NO_FUNCTION) != 0)
     characters_value(to, ladei_inspect_frame_function(to->snapshot, frame, place));
   else
     text_value(to, frame->function);
-  key_uint(to, LADEI_PICKLE_LINE, frame->line);
-  if (frame->address != 0) key_uint(to, LADEI_PICKLE_ADDRESS, frame->address);
-  if (frame->module < to->snapshot->modules.count) key_uint(to, LADEI_PICKLE_MODULE, frame->module);
-  if (unnamed != 0) key_uint(to, LADEI_PICKLE_UNNAMED, unnamed);
+  key_uint(to, PICKLE_LINE, frame->line);
+  if (frame->address != 0) key_uint(to, PICKLE_ADDRESS, frame->address);
+  if (frame->module < to->snapshot->modules.count) key_uint(to, PICKLE_MODULE, frame->module);
+  if (unnamed != 0) key_uint(to, PICKLE_UNNAMED, unnamed);
   op(to, OP_SETITEMS);
 }
 
@@ -234,26 +277,26 @@ static void stack_value(pickle *to, uint32_t stack) {
 
 /* --- events --------------------------------------------------------------------------------------------------------- */
 
-static ladei_pickle_word action_word(uint32_t action) {
-  bool known = action <= LADEI_PICKLE_ANNOTATE - LADEI_PICKLE_ALLOC;
-  return known ? (ladei_pickle_word)(LADEI_PICKLE_ALLOC + action) : LADEI_PICKLE_USER_DEFINED;
+static pickle_word action_word(uint32_t action) {
+  bool known = action <= PICKLE_ANNOTATE - PICKLE_ALLOC;
+  return known ? (pickle_word)(PICKLE_ALLOC + action) : PICKLE_USER_DEFINED;
 }
 
 static void event_write(pickle *to, const ladei_snapshot_event *event) {
-  ladei_pickle_word where = event->action == LADE_DEVICE_OOM ? LADEI_PICKLE_DEVICE_FREE : LADEI_PICKLE_ADDR;
+  pickle_word where = event->action == LADE_DEVICE_OOM ? PICKLE_DEVICE_FREE : PICKLE_ADDR;
   char *at = room(to, 128);
   at = op_put(op_put(at, OP_EMPTY_DICT), OP_MARK);
-  at = key_word_put(at, LADEI_PICKLE_ACTION, action_word(event->action));
+  at = key_word_put(at, PICKLE_ACTION, action_word(event->action));
   at = key_uint_put(at, where, event->address);
-  at = key_uint_put(at, LADEI_PICKLE_SIZE, event->bytes);
-  at = key_uint_put(at, LADEI_PICKLE_STREAM, event->stream);
-  at = key_uint_put(at, LADEI_PICKLE_TIME_US, event->time_ns / 1000);
-  at = pool_put(at, LADEI_PICKLE_POOL_ID, event->pool);
+  at = key_uint_put(at, PICKLE_SIZE, event->bytes);
+  at = key_uint_put(at, PICKLE_STREAM, event->stream);
+  at = key_uint_put(at, PICKLE_TIME_US, event->time_ns / 1000);
+  at = pool_put(at, PICKLE_POOL_ID, event->pool);
   room_end(to, at);
-  key_text(to, LADEI_PICKLE_USER_METADATA, event->label);
-  key_text(to, LADEI_PICKLE_COMPILE_CONTEXT, event->scopes);
+  key_text(to, PICKLE_USER_METADATA, event->label);
+  key_text(to, PICKLE_COMPILE_CONTEXT, event->scopes);
   if (event->stack != LADEI_SNAPSHOT_NONE) {
-    word(to, LADEI_PICKLE_FRAMES);
+    word(to, PICKLE_FRAMES);
     stack_value(to, event->stack);
   }
   op(to, OP_SETITEMS);
@@ -305,14 +348,14 @@ static void host_traces_write(pickle *to) {
 static void block_write(pickle *to, const ladei_snapshot_block *block) {
   char *at = room(to, 64);
   at = op_put(op_put(at, OP_EMPTY_DICT), OP_MARK);
-  at = key_uint_put(at, LADEI_PICKLE_ADDRESS, block->address);
-  at = key_uint_put(at, LADEI_PICKLE_SIZE, block->bytes);
-  at = key_uint_put(at, LADEI_PICKLE_REQUESTED_SIZE, block->requested_bytes);
-  at = key_word_put(at, LADEI_PICKLE_STATE, (ladei_pickle_word)(LADEI_PICKLE_INACTIVE + block->state));
-  at = get_put(at, LADEI_PICKLE_FRAMES);
+  at = key_uint_put(at, PICKLE_ADDRESS, block->address);
+  at = key_uint_put(at, PICKLE_SIZE, block->bytes);
+  at = key_uint_put(at, PICKLE_REQUESTED_SIZE, block->requested_bytes);
+  at = key_word_put(at, PICKLE_STATE, (pickle_word)(PICKLE_INACTIVE + block->state));
+  at = get_put(at, PICKLE_FRAMES);
   room_end(to, at);
   stack_value(to, block->stack);
-  if (block->note != 0) key_text(to, LADEI_PICKLE_USER_METADATA, block->note);
+  if (block->note != 0) key_text(to, PICKLE_USER_METADATA, block->note);
   op(to, OP_SETITEMS);
 }
 
@@ -320,21 +363,21 @@ static void segment_write(pickle *to, const ladei_snapshot_segment *segment, uin
   bool large = (segment->flags & LADEI_SNAPSHOT_SEGMENT_LARGE) != 0;
   char *at = room(to, 256);
   at = op_put(op_put(at, OP_EMPTY_DICT), OP_MARK);
-  at = key_uint_put(at, LADEI_PICKLE_DEVICE, device);
-  at = key_uint_put(at, LADEI_PICKLE_ADDRESS, segment->address);
-  at = key_uint_put(at, LADEI_PICKLE_TOTAL_SIZE, segment->total_bytes);
-  at = key_uint_put(at, LADEI_PICKLE_ALLOCATED_SIZE, segment->allocated_bytes);
-  at = key_uint_put(at, LADEI_PICKLE_ACTIVE_SIZE, segment->active_bytes);
-  at = key_uint_put(at, LADEI_PICKLE_REQUESTED_SIZE, segment->requested_bytes);
-  at = key_uint_put(at, LADEI_PICKLE_STREAM, segment->stream);
-  at = key_word_put(at, LADEI_PICKLE_SEGMENT_TYPE, large ? LADEI_PICKLE_LARGE : LADEI_PICKLE_SMALL);
-  at = pool_put(at, LADEI_PICKLE_SEGMENT_POOL_ID, segment->pool);
-  at = get_put(at, LADEI_PICKLE_IS_EXPANDABLE);
+  at = key_uint_put(at, PICKLE_DEVICE, device);
+  at = key_uint_put(at, PICKLE_ADDRESS, segment->address);
+  at = key_uint_put(at, PICKLE_TOTAL_SIZE, segment->total_bytes);
+  at = key_uint_put(at, PICKLE_ALLOCATED_SIZE, segment->allocated_bytes);
+  at = key_uint_put(at, PICKLE_ACTIVE_SIZE, segment->active_bytes);
+  at = key_uint_put(at, PICKLE_REQUESTED_SIZE, segment->requested_bytes);
+  at = key_uint_put(at, PICKLE_STREAM, segment->stream);
+  at = key_word_put(at, PICKLE_SEGMENT_TYPE, large ? PICKLE_LARGE : PICKLE_SMALL);
+  at = pool_put(at, PICKLE_SEGMENT_POOL_ID, segment->pool);
+  at = get_put(at, PICKLE_IS_EXPANDABLE);
   at = op_put(at, (segment->flags & LADEI_SNAPSHOT_SEGMENT_EXPANDABLE) != 0 ? OP_NEWTRUE : OP_NEWFALSE);
-  at = get_put(at, LADEI_PICKLE_FRAMES);
+  at = get_put(at, PICKLE_FRAMES);
   room_end(to, at);
   stack_value(to, segment->stack);
-  word(to, LADEI_PICKLE_BLOCKS);
+  word(to, PICKLE_BLOCKS);
   batches blocks = list_begin(to);
   for (uint64_t i = 0; i < segment->block_count; i++) {
     batches_next(&blocks);
@@ -361,18 +404,18 @@ static void segments_write(pickle *to) {
 static void host_block_write(pickle *to, const ladei_snapshot_segment *segment, const ladei_snapshot_block *block) {
   char *at = room(to, 128);
   at = op_put(op_put(at, OP_EMPTY_DICT), OP_MARK);
-  at = key_uint_put(at, LADEI_PICKLE_ADDRESS, block->address);
-  at = key_uint_put(at, LADEI_PICKLE_SIZE, block->bytes);
-  at = key_uint_put(at, LADEI_PICKLE_REQUESTED_SIZE, block->requested_bytes);
-  at = get_put(at, LADEI_PICKLE_ALLOCATED);
+  at = key_uint_put(at, PICKLE_ADDRESS, block->address);
+  at = key_uint_put(at, PICKLE_SIZE, block->bytes);
+  at = key_uint_put(at, PICKLE_REQUESTED_SIZE, block->requested_bytes);
+  at = get_put(at, PICKLE_ALLOCATED);
   at = op_put(at, block->state == LADE_DEVICE_BLOCK_ALLOCATED ? OP_NEWTRUE : OP_NEWFALSE);
-  at = get_put(at, LADEI_PICKLE_ACTIVE);
+  at = get_put(at, PICKLE_ACTIVE);
   at = op_put(at, block->state != LADE_DEVICE_BLOCK_INACTIVE ? OP_NEWTRUE : OP_NEWFALSE);
-  at = pool_put(at, LADEI_PICKLE_SEGMENT_POOL_ID, segment->pool);
-  at = get_put(at, LADEI_PICKLE_FRAMES);
+  at = pool_put(at, PICKLE_SEGMENT_POOL_ID, segment->pool);
+  at = get_put(at, PICKLE_FRAMES);
   room_end(to, at);
   stack_value(to, block->stack);
-  if (block->note != 0) key_text(to, LADEI_PICKLE_USER_METADATA, block->note);
+  if (block->note != 0) key_text(to, PICKLE_USER_METADATA, block->note);
   op(to, OP_SETITEMS);
 }
 
@@ -395,9 +438,9 @@ static void annotation_write(pickle *to, const ladei_snapshot_event *event) {
   const ladei_snapshot_part *part = &to->snapshot->parts.rows[event->part];
   op(to, OP_EMPTY_DICT);
   op(to, OP_MARK);
-  key_text(to, LADEI_PICKLE_NAME, event->label);
-  key_uint(to, LADEI_PICKLE_DEVICE, ordinal(part));
-  key_uint(to, LADEI_PICKLE_TIME_US, event->time_ns / 1000);
+  key_text(to, PICKLE_NAME, event->label);
+  key_uint(to, PICKLE_DEVICE, ordinal(part));
+  key_uint(to, PICKLE_TIME_US, event->time_ns / 1000);
   op(to, OP_SETITEMS);
 }
 
@@ -478,10 +521,10 @@ static void allocator_settings_write(pickle *to) {
     if (!is_device(part)) continue;
     settings_items_write(&items, part);
     batches_next(&items);
-    word(to, LADEI_PICKLE_TRACE_ALLOC_OVERFLOWED);
+    word(to, PICKLE_TRACE_ALLOC_OVERFLOWED);
     bool_value(to, part->lost_count > 0);
     batches_next(&items);
-    key_uint(to, LADEI_PICKLE_TRACE_ALLOC_MAX_ENTRIES, part->max_entries);
+    key_uint(to, PICKLE_TRACE_ALLOC_MAX_ENTRIES, part->max_entries);
     break;
   }
   batches_end(&items);
@@ -491,7 +534,7 @@ static void allocator_settings_write(pickle *to) {
 
 static void words_write(pickle *to) {
   batches list = list_begin(to);
-  for (size_t i = 0; i < LADEI_PICKLE_WORDS_WRITTEN; i++) {
+  for (size_t i = 0; i < WORD_COUNT; i++) {
     uint32_t number;
     batches_next(&list);
     string(to, words[i], strlen(words[i]));
@@ -515,10 +558,10 @@ static void modules_write(pickle *to) {
     batches_next(&list);
     op(to, OP_EMPTY_DICT);
     op(to, OP_MARK);
-    key_text(to, LADEI_PICKLE_PATH, module->path);
-    key_uint(to, LADEI_PICKLE_BASE, module->base);
-    key_uint(to, LADEI_PICKLE_BYTES, module->bytes);
-    key_text(to, LADEI_PICKLE_BUILD_ID, module->build_id);
+    key_text(to, PICKLE_PATH, module->path);
+    key_uint(to, PICKLE_BASE, module->base);
+    key_uint(to, PICKLE_BYTES, module->bytes);
+    key_text(to, PICKLE_BUILD_ID, module->build_id);
     op(to, OP_SETITEMS);
   }
   batches_end(&list);
@@ -548,12 +591,12 @@ static void pinned_segments_write(pickle *to, const ladei_snapshot_part *part) {
     batches_next(&list);
     char *at = room(to, 128);
     at = op_put(op_put(at, OP_EMPTY_DICT), OP_MARK);
-    at = key_uint_put(at, LADEI_PICKLE_ADDRESS, segment->address);
-    at = key_uint_put(at, LADEI_PICKLE_BYTES, segment->total_bytes);
-    at = key_uint_put(at, LADEI_PICKLE_BLOCK_COUNT, segment->block_count);
-    at = int_put(get_put(at, LADEI_PICKLE_NUMA_NODE), segment->numa_node);
-    at = pool_put(at, LADEI_PICKLE_SEGMENT_POOL_ID, segment->pool);
-    at = get_put(at, LADEI_PICKLE_FRAMES);
+    at = key_uint_put(at, PICKLE_ADDRESS, segment->address);
+    at = key_uint_put(at, PICKLE_BYTES, segment->total_bytes);
+    at = key_uint_put(at, PICKLE_BLOCK_COUNT, segment->block_count);
+    at = int_put(get_put(at, PICKLE_NUMA_NODE), segment->numa_node);
+    at = pool_put(at, PICKLE_SEGMENT_POOL_ID, segment->pool);
+    at = get_put(at, PICKLE_FRAMES);
     room_end(to, at);
     stack_value(to, segment->stack);
     op(to, OP_SETITEMS);
@@ -561,35 +604,35 @@ static void pinned_segments_write(pickle *to, const ladei_snapshot_part *part) {
   batches_end(&list);
 }
 
-static ladei_pickle_word kind_word(uint32_t kind) {
+static pickle_word kind_word(uint32_t kind) {
   switch (kind) {
-  case LADE_PART_DEVICE: return LADEI_PICKLE_DEVICE;
-  case LADE_PART_PINNED: return LADEI_PICKLE_PINNED;
-  default: return LADEI_PICKLE_PIPELINE;
+  case LADE_PART_DEVICE: return PICKLE_DEVICE;
+  case LADE_PART_PINNED: return PICKLE_PINNED;
+  default: return PICKLE_PIPELINE;
   }
 }
 
 static void part_write(pickle *to, const ladei_snapshot_part *part) {
   op(to, OP_EMPTY_DICT);
   op(to, OP_MARK);
-  room_end(to, key_word_put(room(to, 10), LADEI_PICKLE_KIND, kind_word(part->kind)));
-  room_end(to, int_put(get_put(room(to, 15), LADEI_PICKLE_DEVICE), part->device));
-  key_text(to, LADEI_PICKLE_NAME, part->name);
-  word(to, LADEI_PICKLE_HISTORY_ON);
+  room_end(to, key_word_put(room(to, 10), PICKLE_KIND, kind_word(part->kind)));
+  room_end(to, int_put(get_put(room(to, 15), PICKLE_DEVICE), part->device));
+  key_text(to, PICKLE_NAME, part->name);
+  word(to, PICKLE_HISTORY_ON);
   bool_value(to, part->events != 0);
-  key_uint(to, LADEI_PICKLE_SEGMENT_COUNT, part->segment_count);
-  key_uint(to, LADEI_PICKLE_EVENT_COUNT, part->event_count);
-  key_uint(to, LADEI_PICKLE_LOST_COUNT, part->lost_count);
-  key_uint(to, LADEI_PICKLE_CAPACITY_BYTES, part->capacity_bytes);
-  key_uint(to, LADEI_PICKLE_MAX_ENTRIES, part->max_entries);
-  key_uint(to, LADEI_PICKLE_TIME_NS, part->time_ns);
-  key_uint(to, LADEI_PICKLE_SKEW_NS, part->skew_ns);
-  word(to, LADEI_PICKLE_SETTINGS);
+  key_uint(to, PICKLE_SEGMENT_COUNT, part->segment_count);
+  key_uint(to, PICKLE_EVENT_COUNT, part->event_count);
+  key_uint(to, PICKLE_LOST_COUNT, part->lost_count);
+  key_uint(to, PICKLE_CAPACITY_BYTES, part->capacity_bytes);
+  key_uint(to, PICKLE_MAX_ENTRIES, part->max_entries);
+  key_uint(to, PICKLE_TIME_NS, part->time_ns);
+  key_uint(to, PICKLE_SKEW_NS, part->skew_ns);
+  word(to, PICKLE_SETTINGS);
   settings_write(to, part);
-  word(to, LADEI_PICKLE_COUNTERS);
+  word(to, PICKLE_COUNTERS);
   counters_write(to, part);
   if (!is_device(part)) {
-    word(to, LADEI_PICKLE_PINNED_SEGMENTS);
+    word(to, PICKLE_PINNED_SEGMENTS);
     pinned_segments_write(to, part);
   }
   op(to, OP_SETITEMS);
@@ -610,12 +653,12 @@ static void additions_write(pickle *to) {
   op(to, OP_MARK);
   string(to, "words", strlen("words"));
   words_write(to);
-  key_uint(to, LADEI_PICKLE_VERSION, 1);
-  key_uint(to, LADEI_PICKLE_TIME_NS, to->snapshot->time_ns);
-  key_uint(to, LADEI_PICKLE_PROCESS_ID, to->snapshot->process_id);
-  word(to, LADEI_PICKLE_MODULES);
+  key_uint(to, PICKLE_VERSION, 1);
+  key_uint(to, PICKLE_TIME_NS, to->snapshot->time_ns);
+  key_uint(to, PICKLE_PROCESS_ID, to->snapshot->process_id);
+  word(to, PICKLE_MODULES);
   modules_write(to);
-  word(to, LADEI_PICKLE_PARTS);
+  word(to, PICKLE_PARTS);
   parts_write(to);
   op(to, OP_SETITEMS);
 }
@@ -627,17 +670,17 @@ static void snapshot_write(pickle *to) {
   op(to, OP_MARK);
   string(to, "lade", strlen("lade"));
   additions_write(to);
-  word(to, LADEI_PICKLE_SEGMENTS);
+  word(to, PICKLE_SEGMENTS);
   segments_write(to);
-  word(to, LADEI_PICKLE_DEVICE_TRACES);
+  word(to, PICKLE_DEVICE_TRACES);
   device_traces_write(to);
-  word(to, LADEI_PICKLE_ALLOCATOR_SETTINGS);
+  word(to, PICKLE_ALLOCATOR_SETTINGS);
   allocator_settings_write(to);
-  word(to, LADEI_PICKLE_EXTERNAL_ANNOTATIONS);
+  word(to, PICKLE_EXTERNAL_ANNOTATIONS);
   annotations_write(to);
-  word(to, LADEI_PICKLE_HOST_SEGMENTS);
+  word(to, PICKLE_HOST_SEGMENTS);
   host_segments_write(to);
-  word(to, LADEI_PICKLE_HOST_TRACES);
+  word(to, PICKLE_HOST_TRACES);
   host_traces_write(to);
   op(to, OP_SETITEMS);
   op(to, OP_STOP);

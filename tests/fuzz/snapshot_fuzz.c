@@ -7,8 +7,6 @@
 #include "inspect/formats/format.h"
 #include "inspect/formats/json.h"
 #include "inspect/formats/json_read.h"
-#include "inspect/formats/pickle.h"
-#include "inspect/formats/pickle_read.h"
 #include "inspect/layout.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/inspect/sample.h"
@@ -38,8 +36,7 @@ static void tables_check(const lade_snapshot *snapshot) {
   }
 }
 
-/* A pickle ends integers at 2^63 - 1 and times at microseconds: there, that it is read is enough. */
-static void again_check(const lade_snapshot *snapshot, sample_format format, snapshot_fuzz_reader reader, bool exact) {
+static void again_check(const lade_snapshot *snapshot, sample_format format, snapshot_fuzz_reader reader) {
   char room[256];
   size_t bytes = 0;
   lade_snapshot *again = NULL;
@@ -48,8 +45,7 @@ static void again_check(const lade_snapshot *snapshot, sample_format format, sna
   if (data == NULL) return;
   lade_status status = reader(data, bytes, "again", &again);
   if (status != LADE_OK) fuzz_fail("what was written is refused: %s", lade_last_error()->text);
-  if (status == LADE_OK && exact && sample_difference(snapshot, again, 1, room)[0] != '\0')
-    fuzz_fail("again: %s", room);
+  if (status == LADE_OK && sample_difference(snapshot, again, 1, room)[0] != '\0') fuzz_fail("again: %s", room);
   lade_snapshot_destroy(again);
   free(data);
 }
@@ -103,8 +99,7 @@ void snapshot_fuzz_file(snapshot_fuzz_reader reader, const void *data, size_t by
     return;
   }
   tables_check(snapshot);
-  again_check(snapshot, ladei_inspect_write_json, ladei_inspect_read_json, true);
-  again_check(snapshot, ladei_inspect_write_pickle, ladei_inspect_read_pickle, false);
+  again_check(snapshot, ladei_inspect_write_json, ladei_inspect_read_json);
   formats_check(snapshot, bytes);
   layout_check(snapshot);
   lade_snapshot_destroy(snapshot);

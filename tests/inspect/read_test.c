@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of snapshots: which reader one is for, pipes; and no memory at every allocation. */
+/* Files of snapshots: which ones are read, pipes; and no memory at every allocation. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "inspect/formats/json.h"
-#include "inspect/formats/pickle.h"
 #include "tests/inspect/sample.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/temp_dir.h"
@@ -70,9 +69,6 @@ static lade_status file_read(void *user) {
   return status;
 }
 
-static const uint32_t written[] = {LADE_SNAPSHOT_PICKLE, LADE_SNAPSHOT_JSON};
-static const sample_format writers[] = {ladei_inspect_write_pickle, ladei_inspect_write_json};
-
 typedef struct writing {
   const lade_snapshot *snapshot;
   uint32_t format;
@@ -86,14 +82,14 @@ static lade_status snapshot_write(void *user) {
 LADE_TEST(SnapshotFiles, GetOverNoMemoryAtEveryAllocation) {
   lade_snapshot *snapshot = sample_create(&sample_small);
   LADE_ASSERT(snapshot != NULL);
-  for (size_t i = 0; i < sizeof writers / sizeof *writers; i++) {
-    size_t bytes = 0;
-    char *data = sample_write(snapshot, writers[i], &bytes);
-    file whole = {data, bytes};
-    writing what = {snapshot, written[i]};
-    each_failure(file_read, &whole);
+  size_t bytes = 0;
+  char *data = sample_write(snapshot, ladei_inspect_write_json, &bytes);
+  file whole = {data, bytes};
+  each_failure(file_read, &whole);
+  free(data);
+  for (uint32_t format = LADE_SNAPSHOT_PICKLE; format <= LADE_SNAPSHOT_JSON; format++) {
+    writing what = {snapshot, format};
     each_failure(snapshot_write, &what);
-    free(data);
   }
   lade_snapshot_destroy(snapshot);
 }
@@ -124,7 +120,8 @@ static void expect_read(const char *text, lade_status expected, const char *mess
 
 LADE_TEST(SnapshotFiles, AreKnownByTheirFirstBytes) {
   expect_read("", LADE_ERR_TRUNCATED, "FILE: byte 0: the file is empty");
-  expect_read("\x80", LADE_ERR_TRUNCATED, "FILE: byte 1: the pickle ends here");
+  expect_read("\x80\x04}.", LADE_ERR_UNSUPPORTED,
+              "FILE: byte 0: a pickle; `lade snapshot FILE -o OUT.json` converts it");
   expect_read(" \n{", LADE_ERR_TRUNCATED, "FILE: byte 3: the text ends too early");
   expect_read("Thread,Time,Action,Pointer,Size,Stream", LADE_ERR_INVALID_ARGUMENT,
               "FILE: byte 0: no snapshot; expected");
@@ -151,15 +148,13 @@ LADE_TEST(SnapshotFiles, AreOpenedAsTheyWereSaved) {
   support_temp_dir dir;
   lade_snapshot *before = sample_create(&sample_small);
   LADE_ASSERT(before != NULL && support_temp_dir_create(&dir));
-  for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
-    lade_snapshot *after = NULL;
-    char *path = support_temp_dir_path(&dir, "snapshot");
-    LADE_EXPECT_OK(lade_snapshot_save(before, written[i], NULL, path));
-    LADE_EXPECT_OK(lade_snapshot_open(path, &after));
-    if (after != NULL) LADE_EXPECT_EQ_STR(sample_difference(before, after, 1000, room), "");
-    lade_snapshot_destroy(after);
-    free(path);
-  }
+  lade_snapshot *after = NULL;
+  char *path = support_temp_dir_path(&dir, "snapshot");
+  LADE_EXPECT_OK(lade_snapshot_save(before, LADE_SNAPSHOT_JSON, NULL, path));
+  LADE_EXPECT_OK(lade_snapshot_open(path, &after));
+  if (after != NULL) LADE_EXPECT_EQ_STR(sample_difference(before, after, 1, room), "");
+  lade_snapshot_destroy(after);
+  free(path);
   support_temp_dir_remove(&dir);
   lade_snapshot_destroy(before);
 }

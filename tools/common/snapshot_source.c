@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "tools/common/options.h"
+#include "tools/common/pickle.h"
 
 /* A file that is no snapshot is a mistake of the command line's; one that cannot be read is not. */
 static int exit_of(lade_status status) {
@@ -41,6 +42,7 @@ lade_snapshot *snapshot_source_open(const char *command, const char *source, int
   lade_snapshot *snapshot = NULL;
   uint64_t process_id;
   lade_status status = snapshot_source_is_process(source, &process_id) ? process_open(process_id, &snapshot)
+                       : pickle_is_one(source)                         ? pickle_open(source, &snapshot)
                                                                        : lade_snapshot_open(source, &snapshot);
   *out_exit = status == LADE_OK ? EXIT_FINE : failure_print(command, status);
   return snapshot;

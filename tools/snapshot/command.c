@@ -29,19 +29,20 @@ enum {
   KEY_SYMBOLS
 };
 
-static const char documentation[] = "Reads a snapshot (a pickle of PyTorch's or lade's, lade's JSON), "
-                                    "or has the process PID take one, and "
-                                    "writes it in another format, or shows it."
-                                    "\vFormats, by the ending of OUT or by --format: pickle, json, html, folded, "
-                                    "pb.gz (pprof), trace.json (Chrome), "
-                                    "prom, openmetrics, segments.folded. flamegraph.pl and speedscope draw folded "
-                                    "text.\n\n"
-                                    "A process takes snapshots for its own user and for root if it publishes with "
-                                    "LADE_PUBLISH_CONTROL. --history is set "
-                                    "before the snapshot is taken, and may stand alone.\n\n"
-                                    "Exit status: 0; 1 if a file cannot be read or written, a process refuses or does "
-                                    "not answer, or memory is short; 2 for "
-                                    "the command line or a file that is no snapshot.";
+static const char documentation[] =
+    "Reads a snapshot (lade's JSON; a pickle of PyTorch's or lade's, for which it runs python3), "
+    "or has the process PID take one, and "
+    "writes it in another format, or shows it."
+    "\vFormats, by the ending of OUT or by --format: pickle, json, html, folded, "
+    "pb.gz (pprof), trace.json (Chrome), "
+    "prom, openmetrics, segments.folded. flamegraph.pl and speedscope draw folded "
+    "text.\n\n"
+    "A process takes snapshots for its own user and for root if it publishes with "
+    "LADE_PUBLISH_CONTROL. --history is set "
+    "before the snapshot is taken, and may stand alone.\n\n"
+    "Exit status: 0; 1 if a file cannot be read or written, a process refuses or does "
+    "not answer, or memory is short; 2 for "
+    "the command line or a file that is no snapshot.";
 
 static const struct argp_option option_table[] = {
     {"output", 'o', "OUT", 0, "Write to this file; - is standard output", 0},

@@ -38,8 +38,8 @@ def pickle_bytes():
     return os.path.getsize(SCRATCH)
 
 
-def pickle_load():
-    return seconds(lambda: pickle.loads(DATA))
+def json_load():
+    return seconds(lambda: json.loads(COLUMNS_TEXT))
 
 
 def json_dump():
@@ -58,6 +58,7 @@ with open(PICKLE, "rb") as pickle_file:
     DATA = pickle_file.read()
 OBJECT = pickle.load(io.BytesIO(DATA))
 with open(JSON, encoding="utf-8") as json_file:
-    COLUMNS = json.load(json_file)
+    COLUMNS_TEXT = json_file.read()
+COLUMNS = json.loads(COLUMNS_TEXT)
 for line in sys.stdin:
     print(globals()[line.strip()](), flush=True)

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots that Python writes, read by lade; lade's JSON and its parser, judged by Python's json.
+"""Pickles of snapshots, converted by python/lade/pickles.py and read by lade; lade's JSON and its parser, judged by Python's json.
 
-usage: read_test.py SNAPSHOT_FILES JSON_ACCEPT
+usage: read_test.py SNAPSHOT_FILES JSON_ACCEPT PICKLES
 """
 
+import importlib.util
 import io
 import json
 import os
 import pickle
 import random
+import struct
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,7 @@ import unittest
 
 PROGRAM = None
 ACCEPT = None
+PICKLES = None
 SEED = 20261122
 
 ACTIONS = [
@@ -57,11 +60,18 @@ class Folder(unittest.TestCase):
         self.assertIs(type(data), bytes, data)
         return data
 
-    def convert(self, data, format="json"):
-        path = os.path.join(self.folder.name, "in")
+    def convert(self, data):
+        """JSON that lade has read and written again, of a pickle; or the message of the program that refuses it."""
+        path, made = (os.path.join(self.folder.name, name) for name in ("in", "made"))
         with open(path, "wb") as file:
             file.write(data)
-        return self.run_program(path, format)
+        with open(made, "wb") as file:
+            done = subprocess.run([sys.executable, "-I", PICKLES, path], stdout=file, stderr=subprocess.PIPE, check=False)
+        if done.returncode != 0 or done.stderr:
+            self.assertIn(done.returncode, (2, 3), done.stderr)
+            with open(made, encoding="utf-8") as file:
+                return file.read()
+        return self.run_program(made, "json")
 
 
 class View:
@@ -95,6 +105,10 @@ class View:
 
     def pool(self, row):
         return tuple(int(half, 16) for half in self.json["pools"][row.get("pool", 0)])
+
+    def named_modules(self):
+        return [{**row, "path": self.text(row["path"]), "build_id": self.text(row.get("build_id", 0))}
+                for row in self.rows(self.json["modules"], None)]
 
     def stream(self, row):
         return int(self.json["streams"][row.get("stream", 0)], 16)
@@ -269,11 +283,127 @@ class PickleOfPyTorch(Folder):
 
     def test_with_code_in_it_is_refused(self):
         snapshot = pytorch((2, 15))
-        for thing in print, {1, 2}, object(), os.stat_result(range(10)), 1 << 80:
+        for thing in print, object(), os.stat_result(range(10)):
             snapshot["extra"] = thing
             message = self.convert(pickle.dumps(snapshot))
             self.assertIs(type(message), str, thing)
-            self.assertRegex(message, r"byte \d+: (opcode [A-Z_]+,|an integer of 11 bytes)")
+            self.assertRegex(message, r"it names [a-z_]+\.[a-z_]+: a snapshot is plain data")
+
+
+class PickleConverted(Folder):
+    """python/lade/pickles.py by itself."""
+
+    def setUp(self):
+        super().setUp()
+        spec = importlib.util.spec_from_file_location("pickles", PICKLES)
+        self.pickles = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.pickles)
+
+    def of(self, data):
+        out = io.StringIO()
+        self.pickles.convert(io.BytesIO(data), out)
+        return json.loads(out.getvalue())
+
+    def refused(self, data):
+        with self.assertRaises(self.pickles.Refused) as raised:
+            self.of(data)
+        return str(raised.exception)
+
+    def test_is_what_the_json_of_the_same_snapshot_says(self):
+        for shape in "small", "long":
+            expected, made = View(self.sample(shape, "json")), View(self.convert(self.sample(shape, "pickle")))
+            self.assertEqual(made.parts, expected.parts)
+            self.assertEqual(made.named_modules(), expected.named_modules())
+            for mine, other in zip(made.json["parts"], expected.json["parts"]):
+                for table in "segments", "blocks", "events":
+                    mine.pop(table), other.pop(table)
+                self.assertEqual(json.dumps(mine, sort_keys=True), json.dumps(other, sort_keys=True))
+            for key in "time_ns", "process_id":
+                self.assertEqual(made.json[key], expected.json[key])
+
+    def test_keeps_integers_of_64_bits(self):
+        snapshot = pytorch((2, 15))
+        alloc, oom = snapshot["device_traces"][1][:2]
+        alloc.update(stream=(1 << 64) - 1, size=(1 << 63) + 1)
+        oom.update(stream=1 << 63, device_free=(1 << 63) - 1)
+        events = View(self.convert(pickle.dumps(snapshot))).parts[0][3]
+        self.assertEqual([(e[1], e[2], e[3]) for e in events if e[0] in ("alloc", "oom")],
+                         [(0x7F0000000000, (1 << 63) + 1, (1 << 64) - 1), ((1 << 63) - 1, 1 << 40, 1 << 63)])
+        alloc["stream"] = -1  # of a writer that takes it for a signed number
+        self.assertEqual(View(self.convert(pickle.dumps(snapshot))).parts[0][3][0][3], (1 << 64) - 1)
+
+    def test_of_few_keys_has_what_follows_from_them(self):
+        blocks = [{"size": 512, "state": "active_awaiting_free"}, {"size": 512, "state": "inactive"}]
+        segments = [{"address": 4096, "total_size": 1024, "device": 3, "blocks": blocks}]
+        kind, device, segments, _ = View(self.convert(pickle.dumps(segments))).parts[0]
+        self.assertEqual((kind, device, segments[0][7]), ("device", 3, [(4096, 512, 512, "active_pending_free", "", []),
+                                                                       (4608, 512, 0, "inactive", "", [])]))
+
+    def test_may_refer_to_a_row_twice(self):
+        alloc = {"action": "alloc", "addr": 77}
+        events = View(self.convert(pickle.dumps({"device_traces": [[alloc, alloc, alloc]]}))).parts[0][3]
+        self.assertEqual([event[1] for event in events], [77] * 3)
+
+    def test_that_is_wrong_is_refused_by_its_key(self):
+        segment = {"address": 4096, "total_size": 1024, "blocks": [{"size": 512, "state": "inactive", "address": 8192}]}
+        event = {"action": "alloc"}
+        wrong = {
+            "is no snapshot": [None, {}, 5], "segments' is of type int": {"segments": 1}, "segments has an element": [[]],
+            "does not begin where": [segment], "key 'size' is a number out of range": {"device_traces": [[{**event, "size": -1}]]},
+            "key 'size' is of type str": {"device_traces": [[{**event, "size": "1"}]]},
+            "key 'addr' is an integer of more": {"device_traces": [[{**event, "addr": 1 << 64}]]},
+            "key 'action' is of type int": {"device_traces": [[{"action": 1}]]},
+            "key 'time_us' is a number out of range": {"device_traces": [[{**event, "time_us": 1 << 63}]]},
+            "key 'pool_id' is no pair": {"device_traces": [[{**event, "pool_id": (1, "2")}]]},
+            "frames has an element": {"device_traces": [[{**event, "frames": [1]}]]},
+            "key 'device' is a number out of range": [{"total_size": 1, "device": 1024}],
+            "more than 1,024": {"device_traces": [[]] * 1025}, "another version": {"segments": [], "lade": {}},
+            "fewer segments": {"segments": [], "lade": {"version": 1, "parts": [{"kind": "device", "segment_count": 9}]}},
+            "fewer events": {"segments": [], "lade": {"version": 1, "parts": [{"kind": "device", "event_count": 1 << 40}]}},
+            "a part's kind": {"segments": [], "lade": {"version": 1, "parts": [{"kind": "other"}]}},
+        }
+        for message, things in wrong.items():
+            for thing in things if message == "is no snapshot" else [things]:
+                self.assertIn(message, self.refused(pickle.dumps(thing)))
+
+    def test_that_is_a_cycle_is_refused(self):
+        ring = []
+        ring.append(ring)
+        self.assertIn("segments has an element", self.refused(pickle.dumps(ring)))
+        self.assertIn("device_traces has an element", self.refused(pickle.dumps({"device_traces": [ring]})))
+        whole = {"segments": []}
+        whole["lade"] = whole
+        self.assertIn("another version", self.refused(pickle.dumps(whole)))
+
+    def test_every_beginning_is_refused(self):
+        data = self.sample("small", "pickle")
+        for cut in [*range(0, 500), *range(500, len(data) - 200, 97), *range(len(data) - 200, len(data))]:
+            self.refused(data[:cut])
+
+    def test_changed_bytes_are_read_or_refused(self):
+        data, refused = bytearray(self.sample("small", "pickle")), 0
+        for at in range(0, len(data), 131):
+            kept = data[at]
+            data[at] = kept ^ 1 << at % 8
+            try:
+                self.of(bytes(data))
+            except self.pickles.Refused:
+                refused += 1
+            except MemoryError:
+                pass
+            data[at] = kept
+        self.assertGreater(refused, 10)
+
+    def test_of_every_opcode_that_calls_or_names_code_is_refused(self):
+        for code in b"c\x93RbioPQ\x81\x92\x82\x83\x84\x97":
+            self.refused(b"\x80\x04}" + bytes([code]) + b"os\nsystem\n.")
+
+    def test_takes_no_memory_without_bound(self):
+        claims = [b"\x80\x04" + code + struct.pack("<Q", 1 << 60) for code in (b"\x8d", b"\x8e", b"\x95", b"\x96")]
+        nests = [b"\x80\x04" + text * 1000000 for text in (b"](", b"]", b"}N", b"(")]
+        for data in claims + nests:
+            self.assertIs(type(self.convert(data)), str)
+        self.assertIn("takes more memory than 32 times its size", self.convert(b"\x80\x04Nr\xff\xff\xff\xff."))
 
 
 class JsonOfPython(Folder):
@@ -336,6 +466,7 @@ class JsonOfPython(Folder):
 
 
 if __name__ == "__main__":
+    PICKLES = os.path.abspath(sys.argv.pop(3))
     ACCEPT = os.path.abspath(sys.argv.pop(2))
     PROGRAM = os.path.abspath(sys.argv.pop(1))
     unittest.main()

@@ -140,6 +140,12 @@ run 2 snapshot "$dir/wrong" --top
 says "byte 0" err
 head -c 1000 "$dir/small.pickle" >"$dir/short"
 run 2 stats "$dir/short"
+says "no pickle that can be read" err
+(PATH=$dir; "$lade" snapshot "$dir/small.pickle" --top) 2>"$dir/err" && fail "a pickle without python3"
+says "a pickle; python3, which reads it, is not on PATH" err
+printf '\200\004cos\nsystem\n(X\002\000\000\000idtR.' >"$dir/calls"
+run 2 snapshot "$dir/calls" --top
+says "it names os.system: a snapshot is plain data" err
 run 1 snapshot "$dir/small.pickle" -o "$dir/no/folder.json"
 says "creating" err
 printf 'kept' >"$dir/kept.json"
@@ -186,12 +192,13 @@ run 0 snapshot "$dir/small.pickle" -o /dev/null --format=json
 
 # A disk that is full: the old file stays, and nothing else is left. (A limit on a file's size is as good as one. The thread sanitiser
 # begins with a file of its own, longer than that, and dies of the limit.)
+run 0 snapshot "$dir/long.pickle" -o "$dir/long.json"
 printf 'kept' >"$dir/kept.json"
 (
   grep -qa __tsan_init "$lade" && exit 0
   ulimit -f 8
   trap '' XFSZ
-  run 1 snapshot "$dir/long.pickle" -o "$dir/kept.json"
+  run 1 snapshot "$dir/long.json" -o "$dir/kept.json"
   says "kept.json" err
   exit $failures
 ) || fail "a disk that is full: see above"
