@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a transfer costs beside its bytes: small ones from memory to the device, one after the other, many ahead, and as
- * pieces of one transfer ("batch mode"), against a synchronous copy of the same bytes. Batches are counted in processor
+ * What a transfer costs beside its bytes: short ones, one after the other and many ahead, from pinned and from pageable memory,
+ * against the same copies by hand: of pinned memory one on a stream that is synchronised after it, or after as many as are ahead;
+ * of pageable memory a synchronous one. And small ones as pieces of one transfer ("batch mode"): these are counted in processor
  * time of all threads, that of a software device's copy engine included, and compared with the same copies alone.
  */
 #include <math.h>
@@ -13,14 +14,19 @@
 #include "lade/lade.h"
 #include "runtime/ops.h"
 
-enum { BYTES = 4096, TRANSFERS = 4000, AHEAD = 32, MANY_READERS = 24 };
+enum { BYTES = 4096, LONGEST = 1 << 20, TRANSFERS = 4000, AHEAD = 32, MANY_READERS = 24 };
+
+_Static_assert(LONGEST <= 2 * TRANSFERS * BYTES, "the device memory holds the longest");
 
 static struct {
   lade_runtime *runtime;
   lade_pair *pair;
   lade_pipeline *many; /* of MANY_READERS, on the pair's pool */
   void *device;        /* of twice TRANSFERS */
-  char host[BYTES];
+  char *pinned;        /* of LONGEST bytes */
+  lade_stream stream;
+  ladei_stream resolved;
+  char host[LONGEST];
   lade_piece pieces[TRANSFERS];
 } world;
 
@@ -29,53 +35,104 @@ static bool succeeded(lade_status status) {
   return status == LADE_OK;
 }
 
-static bool world_open(void) {
+static bool pools_open(void) {
   lade_pipeline_options options;
   lade_pipeline_options_init(&options);
   options.readers = MANY_READERS;
-  return world.device != NULL ||
-         (succeeded(lade_runtime_open(NULL, NULL, &world.runtime)) &&
-          succeeded(lade_pair_create(world.runtime, 0, NULL, &world.pair)) &&
-          succeeded(lade_pipeline_create(world.runtime, lade_pair_pinned_pool(world.pair), &options, &world.many)) &&
-          succeeded(
-              world.runtime->ops->device_alloc(world.runtime->self, 0, (size_t)2 * TRANSFERS * BYTES, &world.device)));
+  lade_pinned_pool *pool = lade_pair_pinned_pool(world.pair);
+  return succeeded(lade_pipeline_create(world.runtime, pool, &options, &world.many)) &&
+         succeeded(lade_pinned_alloc(pool, LONGEST, (void **)&world.pinned));
+}
+
+static bool world_open(void) {
+  if (world.device != NULL) return true;
+  if (!succeeded(lade_runtime_open(NULL, NULL, &world.runtime)) ||
+      !succeeded(lade_pair_create(world.runtime, 0, NULL, &world.pair)) || !pools_open())
+    return false;
+  const lade_runtime_ops *ops = world.runtime->ops;
+  memset(world.host, 1, LONGEST);
+  memset(world.pinned, 1, LONGEST);
+  return succeeded(lade_stream_create(world.runtime, 0, &world.stream)) &&
+         succeeded(ops->stream_resolve(world.runtime->self, world.stream, &world.resolved)) &&
+         succeeded(ops->device_alloc(world.runtime->self, 0, (size_t)2 * TRANSFERS * BYTES, &world.device));
 }
 
 static bool world_close(void) {
   bool good = world.device == NULL || succeeded(world.runtime->ops->device_free(world.runtime->self, 0, world.device));
+  if (world.stream != NULL) good = succeeded(lade_stream_destroy(world.runtime, world.stream)) && good;
+  if (world.pinned != NULL) good = succeeded(lade_pinned_free(lade_pair_pinned_pool(world.pair), world.pinned)) && good;
   good = succeeded(lade_pipeline_destroy(world.many, true)) && good;
   good = succeeded(lade_pair_destroy(world.pair, true)) && good;
   return succeeded(lade_runtime_close(world.runtime)) && good;
 }
 
-/* Nanoseconds per transfer with up to `ahead` under way. */
-static double transfers_run(lade_pipeline *pipeline, unsigned ahead) {
+/* Short transfers of one kind. */
+typedef struct shorts {
+  lade_pipeline *pipeline;
+  char *memory;
+  size_t bytes;
+  unsigned ahead;
+  bool to_host;
+} shorts;
+
+/* 64 MiB together, at most. */
+static unsigned shorts_count(const shorts *kind) {
+  size_t most = ((size_t)64 << 20) / kind->bytes;
+  return most < TRANSFERS ? (unsigned)most : TRANSFERS;
+}
+
+/* Nanoseconds per transfer. */
+static double transfers_run(void *user) {
+  const shorts *kind = user;
+  unsigned count = shorts_count(kind), ahead = kind->ahead;
   lade_ticket *tickets[AHEAD];
   lade_transfer transfer;
   bool good = true;
   lade_transfer_init(&transfer);
-  transfer.direction = LADE_TO_DEVICE;
-  transfer.host = lade_endpoint_memory(world.host);
+  transfer.direction = kind->to_host ? LADE_TO_HOST : LADE_TO_DEVICE;
+  transfer.host = lade_endpoint_memory(kind->memory);
   transfer.device_memory = world.device;
-  transfer.bytes = BYTES;
+  transfer.bytes = kind->bytes;
   double begun = bench_seconds();
-  for (unsigned i = 0; good && i < TRANSFERS + ahead; i++) {
+  for (unsigned i = 0; good && i < count + ahead; i++) {
     if (i >= ahead) {
       good = succeeded(lade_ticket_wait(tickets[i % ahead], LADE_WAIT_FOREVER));
       lade_ticket_release(tickets[i % ahead]);
     }
-    if (good && i < TRANSFERS) good = succeeded(lade_pipeline_submit(pipeline, &transfer, &tickets[i % ahead]));
+    if (good && i < count) good = succeeded(lade_pipeline_submit(kind->pipeline, &transfer, &tickets[i % ahead]));
   }
-  return good ? (bench_seconds() - begun) / TRANSFERS * 1e9 : (double)NAN;
+  return good ? (bench_seconds() - begun) / count * 1e9 : (double)NAN;
 }
 
-static double one_run(void *user) {
-  (void)user;
-  return transfers_run(lade_pair_pipeline(world.pair), 1);
+/* The same, queued by hand. */
+static double queued_run(void *user) {
+  const shorts *kind = user;
+  const lade_runtime_ops *ops = world.runtime->ops;
+  unsigned count = shorts_count(kind);
+  ladei_copy_direction direction = kind->to_host ? LADEI_COPY_D2H : LADEI_COPY_H2D;
+  void *dst = kind->to_host ? kind->memory : world.device, *src = kind->to_host ? world.device : kind->memory;
+  bool good = true;
+  double begun = bench_seconds();
+  for (unsigned i = 0; good && i < count; i++) {
+    good = succeeded(ops->copy(world.runtime->self, direction, dst, src, kind->bytes, &world.resolved));
+    if (good && (i + 1) % kind->ahead == 0)
+      good = succeeded(ops->stream_synchronize(world.runtime->self, &world.resolved));
+  }
+  good = good && succeeded(ops->stream_synchronize(world.runtime->self, &world.resolved));
+  return good ? (bench_seconds() - begun) / count * 1e9 : (double)NAN;
 }
 
-static double ahead_run(void *many) {
-  return transfers_run(*(const bool *)many ? world.many : lade_pair_pipeline(world.pair), AHEAD);
+static double sync_run(void *user) {
+  const shorts *kind = user;
+  const lade_runtime_ops *ops = world.runtime->ops;
+  unsigned count = shorts_count(kind);
+  ladei_copy_direction direction = kind->to_host ? LADEI_COPY_D2H : LADEI_COPY_H2D;
+  void *dst = kind->to_host ? kind->memory : world.device, *src = kind->to_host ? world.device : kind->memory;
+  bool good = true;
+  double begun = bench_seconds();
+  for (unsigned i = 0; good && i < count; i++)
+    good = succeeded(ops->copy_sync(world.runtime->self, 0, direction, dst, src, kind->bytes));
+  return good ? (bench_seconds() - begun) / count * 1e9 : (double)NAN;
 }
 
 static double cpu_seconds(void) {
@@ -105,27 +162,35 @@ static double batch_run(void *stride) {
   return good ? (cpu_seconds() - begun) / TRANSFERS * 1e9 : (double)NAN;
 }
 
-static double copy_run(void *user) {
-  bool good = true;
-  (void)user;
-  double begun = bench_seconds();
-  for (unsigned i = 0; good && i < TRANSFERS; i++) {
-    good = succeeded(
-        world.runtime->ops->copy_sync(world.runtime->self, 0, LADEI_COPY_H2D, world.device, world.host, BYTES));
+static bool shorts_measure(bench *b, const char *name, shorts *kind) {
+  bool pinned = kind->memory == world.pinned;
+  const bench_variant variants[] = {{"lade", transfers_run, kind},
+                                    {pinned ? "by_hand" : "copy_sync", pinned ? queued_run : sync_run, kind}};
+  json_t *params = json_pack("{s:s, s:s, s:I}", "memory", pinned ? "pinned" : "pageable", "direction",
+                             kind->to_host ? "from device" : "to device", "bytes", (json_int_t)kind->bytes);
+  if (kind->ahead > 1) json_object_set_new(params, "ahead", json_integer(kind->ahead));
+  return bench_measure(b, name, params, "ns", variants, 2);
+}
+
+/* Each length, either memory, both directions. */
+static bool shorts_case(bench *b, const bench_case *self) {
+  static const size_t lengths[] = {BYTES, 64 << 10, LONGEST};
+  bool good = world_open();
+  for (unsigned i = 0; good && i < 12; i++) {
+    shorts kind = {.pipeline = lade_pair_pipeline(world.pair),
+                   .memory = i / 6 == 0 ? world.pinned : world.host,
+                   .bytes = lengths[i % 3],
+                   .ahead = *(const unsigned *)self->user,
+                   .to_host = i / 3 % 2 != 0};
+    good = shorts_measure(b, self->name, &kind);
   }
-  return good ? (bench_seconds() - begun) / TRANSFERS * 1e9 : (double)NAN;
+  return good;
 }
 
-static bool one_case(bench *b, const bench_case *self) {
-  const bench_variant variants[] = {{"lade", one_run, NULL}, {"copy_sync", copy_run, NULL}};
-  return world_open() && bench_measure(b, self->name, json_pack("{s:i}", "bytes", BYTES), "ns", variants, 2);
-}
-
-static bool ahead_case(bench *b, const bench_case *self) {
-  bool many = *(const bool *)self->user;
-  const bench_variant variants[] = {{"lade", ahead_run, &many}, {"copy_sync", copy_run, NULL}};
-  return world_open() &&
-         bench_measure(b, self->name, json_pack("{s:i, s:i}", "bytes", BYTES, "ahead", AHEAD), "ns", variants, 2);
+static bool many_readers_case(bench *b, const bench_case *self) {
+  if (!world_open()) return false;
+  shorts kind = {.pipeline = world.many, .memory = world.host, .bytes = BYTES, .ahead = AHEAD};
+  return shorts_measure(b, self->name, &kind);
 }
 
 /* What the driver takes of it: the same copies out of pinned memory, as many at once as a block of 1 MiB holds. */
@@ -171,18 +236,19 @@ static bool batch_case(bench *b, const bench_case *self) {
 }
 
 int main(int argc, char **argv) {
-  static const bool few = false;
-  static const bool many = true;
+  static const unsigned one = 1;
+  static const unsigned ahead = AHEAD;
   static const size_t packed = BYTES;
   static const size_t scattered = (size_t)2 * BYTES;
   static const bench_case cases[] = {
-      {"one_by_one", "each transfer waited for before the next is submitted", one_case, NULL},
-      {"ahead", "32 transfers under way", ahead_case, &few},
-      {"ahead_many_readers", "the same with 24 reader threads, most of which had better sleep", ahead_case, &many},
+      {"one_by_one", "each transfer waited for before the next is submitted", shorts_case, &one},
+      {"ahead", "32 transfers under way", shorts_case, &ahead},
+      {"ahead_many_readers", "the same with 24 reader threads, most of which had better sleep", many_readers_case,
+       NULL},
       {"batch_packed", "4000 pieces of one transfer, side by side on the device; processor time", batch_case, &packed},
       {"batch_scattered", "4000 pieces of one transfer, with gaps on the device; processor time", batch_case,
        &scattered},
   };
-  int exit_status = bench_main(argc, argv, "What does a transfer of 4 KiB cost beside its bytes?", cases, 5);
+  int exit_status = bench_main(argc, argv, "What does a short transfer cost beside its bytes?", cases, 5);
   return world_close() ? exit_status : 1;
 }
