@@ -36,6 +36,7 @@
  * Locks: the pipeline's; it is given up for every order, and once per chunk.
  */
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -128,7 +129,8 @@ typedef struct threads_bed {
 
 typedef struct threads_state {
   lade_pipeline *pipeline;
-  bool spins; /* more than one processor: waiting awake does not keep the awaited from running */
+  bool spins;  /* more than one processor: waiting awake does not keep the awaited from running */
+  bool yields; /* between two looks: the copy engines are threads of this machine */
   TAILQ_HEAD(threads_bed_list, threads_bed)
   sleeping;          /* the last one to fall asleep is first; guarded by the lock, as is all
                                                         below */
@@ -299,7 +301,8 @@ static void looker_spin(threads_state *state, unsigned pauses) {
   lade_pipeline *pipeline = state->pipeline;
   state->looking++;
   ladei_lock_release(&pipeline->lock);
-  for (unsigned i = 0; i < pauses; i++) cpu_relax();
+  if (state->yields) (void)sched_yield();
+  for (unsigned i = 0; i < pauses && !state->yields; i++) cpu_relax();
   ladei_lock_acquire(&pipeline->lock);
   state->looking--;
 }
@@ -705,6 +708,7 @@ static lade_status threads_start(lade_pipeline *pipeline) {
   for (unsigned i = 0; i < 2; i++)
     ladei_pipe_core_set_calls(&pipeline->core.rings[i], (state->most - 1) / 2); /* one is left for all other orders */
   state->spins = sysconf(_SC_NPROCESSORS_ONLN) > 1;
+  state->yields = pipeline->runtime->software_device != NULL;
   pipeline->driver_state = state;
   while (state->count < count) {
     int code = thread_start(state);
