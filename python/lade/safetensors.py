@@ -316,7 +316,7 @@ def _torch_takes(torch, kind):
     if kind not in _plain_torch_kinds:
         try:
             _plain_torch_kinds[kind] = torch.from_dlpack(torch.empty(1, dtype=kind)).dtype == kind
-        except (RuntimeError, BufferError, TypeError, ValueError):
+        except Exception:  # whatever a version of torch raises: views need no such type
             _plain_torch_kinds[kind] = False
     return _plain_torch_kinds[kind]
 

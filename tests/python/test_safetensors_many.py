@@ -130,6 +130,14 @@ def test_all_types_of_torch(tmp_path, stage, takes, monkeypatch):
     del loaded
 
 
+def test_torch_may_refuse_a_type_in_any_way(monkeypatch):
+    def refuse(tensor):
+        raise AssertionError("no such type")
+
+    monkeypatch.setattr(ours, "_plain_torch_kinds", {})
+    assert not ours._torch_takes(types.SimpleNamespace(empty=lambda *_, dtype: dtype, from_dlpack=refuse), "float7")
+
+
 def test_tensors_of_torch_stand_alone(tmp_path, stage):
     """No tensor is a view of another: each has its own storage, and a change of one is none of another."""
     torch = pytest.importorskip("torch")
