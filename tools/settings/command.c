@@ -115,13 +115,22 @@ static json_t *json_make_setting(const ladei_settings_table *table, const ladei_
                    s->default_value, "help", s->help);
 }
 
+/* Whether one of the first `table_count` tables has the key: two rooms may obey one. */
+static bool key_is_known(const char *key, size_t table_count) {
+  for (size_t t = 0; t < table_count; t++)
+    for (size_t i = 0; i < ladei_config_tables[t]->count; i++)
+      if (strcmp(ladei_config_tables[t]->settings[i].key, key) == 0) return true;
+  return false;
+}
+
 static json_t *json_make(void) {
   json_t *settings = json_array();
   bool made = settings != NULL;
   for (size_t t = 0; made && t < ladei_config_table_count; t++) {
     const ladei_settings_table *table = ladei_config_tables[t];
     for (size_t i = 0; made && i < table->count; i++)
-      made = json_array_append_new(settings, json_make_setting(table, &table->settings[i])) == 0;
+      if (!key_is_known(table->settings[i].key, t))
+        made = json_array_append_new(settings, json_make_setting(table, &table->settings[i])) == 0;
   }
   if (made) return json_pack("{si so}", "version", 1, "settings", settings);
   json_decref(settings);
