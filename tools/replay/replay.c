@@ -20,15 +20,11 @@
 #include "device/api/snapshot.h"
 #include "lade/pinned.h"
 #include "tools/replay/ahead.h"
-#include "tools/replay/giants.h"
 #include "tools/replay/number_map.h"
 #include "tools/replay/replay_device.h"
 
 /* Values in ids that are no address: blocks are aligned to 512 bytes. */
 enum { NULL_BLOCK = 0, FAILED = 1 };
-
-/* Marks a value in host_ids that is the number of a giant. */
-#define GIANT            ((uint64_t)1 << 63)
 
 #define DEFAULT_CAPACITY UINT64_C(85899345920)
 
@@ -49,7 +45,6 @@ struct replay {
   replay_device *device; /* NULL before the first operation */
   lade_device_allocator *allocator;
   lade_pinned_pool *pinned; /* NULL before the first pinned operation */
-  giants giants;            /* pinned blocks that the pool refuses for their size */
   number_map ids;
   number_map host_ids;
   stored_state *states;
@@ -131,8 +126,6 @@ static lade_status pinned_start(replay *r) {
   options.sources = LADE_PINNED_SOURCE_DRIVER; /* addresses only: nothing can be mapped or registered */
   if (options.max_bytes == 0) options.max_bytes = UINT64_MAX;
   if (options.event_batch == 0) options.event_batch = 1;
-  r->giants.pytorch_policy = (options.flags & LADE_PINNED_REFERENCE) != 0;
-  r->giants.max_bytes = options.max_bytes;
   return lade_pinned_pool_create(replay_device_runtime(r->device), &options, &r->pinned);
 }
 
@@ -158,7 +151,7 @@ static void allocators_destroy(replay *r) {
   size_t place = 0;
   number_map_entry entry;
   while (number_map_next(&r->host_ids, &place, &entry))
-    if ((entry.value & GIANT) == 0) (void)lade_pinned_free(r->pinned, (void *)(uintptr_t)entry.value);
+    (void)lade_pinned_free(r->pinned, (void *)(uintptr_t)entry.value);
   (void)lade_pinned_pool_destroy(r->pinned, true);
   (void)lade_device_allocator_destroy(r->allocator, true);
   (void)replay_device_close(r->device);
@@ -174,7 +167,6 @@ void replay_destroy(replay *r) {
   if (r->device != NULL) allocators_destroy(r);
   number_map_destroy(&r->ids);
   number_map_destroy(&r->host_ids);
-  giants_destroy(&r->giants);
   free(r->oom);
   free(r);
 }
@@ -410,43 +402,22 @@ static read_result do_restore(replay *r, trace_reader *reader, const trace_op *o
 
 /* ---- Pinned blocks ----------------------------------------------------------------------------------------------- */
 
-static read_result giant_alloc(replay *r, trace_reader *reader, const trace_op *op, uint64_t *out) {
-  size_t number;
-  giants_result result = giants_alloc(&r->giants, op->number[1], &number);
-  if (result == GIANTS_NO_MEMORY) return no_memory(reader, op);
-  if (result == GIANTS_OVER_CAP)
-    return READER_REFUSE_AT(trace_frame(reader), op->line, "halloc: more than pinned_max_mb allows");
-  *out = GIANT | number;
-  return READ_ITEM;
-}
-
-static read_result pool_alloc(replay *r, trace_reader *reader, const trace_op *op, uint64_t *out) {
-  void *block;
-  giants_poll(&r->giants);
-  if (lade_pinned_alloc(r->pinned, op->number[1], &block) != LADE_OK) return refused(reader, op);
-  *out = (uint64_t)(uintptr_t)block;
-  return READ_ITEM;
-}
-
 static read_result do_halloc(replay *r, trace_reader *reader, const trace_op *op) {
   uint64_t id = op->number[0];
   if (number_map_get(&r->host_ids, id) != NULL)
     return READER_REFUSE_AT(trace_frame(reader), op->line, "halloc: ID %llu is live", (unsigned long long)id);
-  uint64_t value = NULL_BLOCK;
+  void *block = NULL;
   if (op->number[1] > 0) {
-    if (pinned_start(r) != LADE_OK) return refused(reader, op);
-    read_result result =
-        giants_take(op->number[1]) ? giant_alloc(r, reader, op, &value) : pool_alloc(r, reader, op, &value);
-    if (result != READ_ITEM) return result;
+    if (pinned_start(r) != LADE_OK || lade_pinned_alloc(r->pinned, op->number[1], &block) != LADE_OK)
+      return refused(reader, op);
   }
-  return number_map_set(&r->host_ids, id, value) ? READ_ITEM : no_memory(reader, op);
+  return number_map_set(&r->host_ids, id, (uint64_t)(uintptr_t)block) ? READ_ITEM : no_memory(reader, op);
 }
 
 static read_result do_hfree(replay *r, trace_reader *reader, const trace_op *op) {
   uint64_t address = NULL_BLOCK;
   if (!number_map_take(&r->host_ids, op->number[0], &address)) return id_unknown(reader, op);
   if (address == NULL_BLOCK) return READ_ITEM;
-  if ((address & GIANT) != 0) return giants_free(&r->giants, address ^ GIANT) ? READ_ITEM : no_memory(reader, op);
   return lade_pinned_free(r->pinned, (void *)(uintptr_t)address) == LADE_OK ? READ_ITEM : refused(reader, op);
 }
 
@@ -456,15 +427,12 @@ static read_result do_hrecord(replay *r, trace_reader *reader, const trace_op *o
   if (result != READ_ITEM || address == NULL_BLOCK) return result;
   lade_stream stream = stream_at(r, op, 1);
   if (stream == NULL) return no_memory(reader, op);
-  if ((address & GIANT) != 0)
-    return giants_record(&r->giants, address ^ GIANT, stream) ? READ_ITEM : no_memory(reader, op);
   lade_status status = lade_pinned_record_event(r->pinned, (void *)(uintptr_t)address, stream);
   return status == LADE_OK ? READ_ITEM : refused(reader, op);
 }
 
 static read_result do_hempty(replay *r, trace_reader *reader, const trace_op *op) {
   if (r->pinned == NULL) return READ_ITEM;
-  giants_empty(&r->giants);
   return lade_pinned_empty_cache(r->pinned) == LADE_OK ? READ_ITEM : refused(reader, op);
 }
 
@@ -483,7 +451,6 @@ static report_pinned pinned_report(const replay *r) {
       .events_recorded = stats.events_recorded,
       .pending_blocks = stats.pending_blocks.current,
   };
-  giants_report(&r->giants, &report);
   return report;
 }
 

@@ -23,7 +23,7 @@ typedef enum field_kind {
   FIELD_NUMBER,     /* 64 bits */
   FIELD_CAPACITY,   /* 1 to 2^60 - 1 */
   FIELD_BYTES,      /* 64 bits; the replay refuses sizes that are too large */
-  FIELD_HOST_BYTES, /* below 2^60 */
+  FIELD_HOST_BYTES, /* below 1 TiB, as a pinned pool has them */
   FIELD_NEW_STREAM, /* any number but 0 */
   FIELD_STREAM,     /* declared */
   FIELD_STREAMS,    /* one or more of them */
@@ -160,7 +160,7 @@ static read_result stream_check(trace_reader *reader, uint64_t stream) {
 static bool number_in_range(field_kind kind, uint64_t value) {
   switch (kind) {
   case FIELD_CAPACITY: return value >= 1 && value < LADEI_SIZE_LIMIT;
-  case FIELD_HOST_BYTES: return value < LADEI_SIZE_LIMIT;
+  case FIELD_HOST_BYTES: return value < UINT64_C(1) << 40;
   case FIELD_NEW_STREAM:
   case FIELD_POOL: return value >= 1;
   case FIELD_ADDRESS: return value > 0 && value % TRACE_ADDRESS_ALIGN == 0;
