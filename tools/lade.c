@@ -5,7 +5,6 @@
  * Exit status: that of the subcommand; 1 if standard output did not take all of it; 2 for a bad command line or
  * LADE_LOG.
  */
-#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,25 +91,17 @@ static int command_run(int argc, char **argv) {
   return found != NULL ? subcommand_run(found, argc - 1, argv + 1) : unknown(argv[1]);
 }
 
-/* A failed command has printed its message. */
-static int output_end(int status) {
-  errno = 0;
-  if (status != 0 || (fflush(stdout) == 0 && ferror(stdout) == 0)) return status;
-  message_print("lade", "standard output", "cannot be written: %s",
-                errno != 0 ? strerror(errno) : "an earlier write failed");
-  return 1;
-}
-
 /* A subcommand's --help ends the program within argp. */
 static bool returned;
 
 static void help_end(void) {
-  if (!returned && output_end(0) != 0) _exit(1);
+  if (!returned && output_end("lade", EXIT_FINE) != EXIT_FINE) _exit(EXIT_FAILED);
 }
 
 int main(int argc, char **argv) {
   (void)atexit(help_end);
-  int status = output_end(command_run(argc, argv));
+  int status = command_run(argc, argv);
+  if (status == EXIT_FINE) status = output_end("lade", status); /* a failed command has printed its message */
   returned = true;
   return status;
 }

@@ -5,7 +5,6 @@
  * It reads the ledger's file as any pool does, and changes it only with --release-dead.
  */
 #include <dirent.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdbool.h>
@@ -22,6 +21,7 @@
 #include "host/budget/ledger_process.h"
 #include "host/budget/ledger_survey.h"
 #include "tools/common/options.h"
+#include "tools/common/report.h"
 #include "tools/common/subcommand.h"
 
 enum { KEY_JSON = 256, KEY_WATCH, KEY_RELEASE_DEAD };
@@ -76,16 +76,6 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
 }
 
 /* ---- Words ------------------------------------------------------------------------------------------------------- */
-
-static const char *size_text(uint64_t bytes, char room[24]) {
-  static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  double value = (double)bytes;
-  size_t unit = 0;
-  if (bytes == UINT64_MAX) return "no limit";
-  for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++) value /= 1024;
-  snprintf(room, 24, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
-  return room;
-}
 
 static const char *share_name(uint32_t share) {
   static const char *const names[] = {"first_come", "fair", "part"};
@@ -156,7 +146,7 @@ static uint32_t lock_owner(const char *path, const ladei_ledger_survey *survey) 
 /* ---- Output ------------------------------------------------------------------------------------------------------ */
 
 static void row_print(const ladei_ledger_row *row, uint32_t namespace_id, uint64_t now_ns) {
-  char bytes[24], wanted[24], age[32], command[17];
+  char bytes[SIZE_TEXT_BYTES], wanted[SIZE_TEXT_BYTES], age[32], command[17];
   const ladei_ledger_slot *slot = &row->slot;
   row_command(row, command);
   printf("%8u%c %4u ", slot->process_id, slot->namespace_id == namespace_id ? ' ' : '+', slot->pool_id);
@@ -167,7 +157,7 @@ static void row_print(const ladei_ledger_row *row, uint32_t namespace_id, uint64
 }
 
 static void text_print(const char *path, const ladei_ledger_survey *survey, bool release_dead) {
-  char budget[24], held[24], released[24];
+  char budget[SIZE_TEXT_BYTES], held[SIZE_TEXT_BYTES], released[SIZE_TEXT_BYTES];
   uint32_t owner = lock_owner(path, survey), namespace_id = ladei_ledger_namespace();
   bool foreign = false;
   uint64_t now_ns = ladei_clock_ns(CLOCK_REALTIME);
@@ -199,7 +189,8 @@ static json_t *row_json(const ladei_ledger_row *row) {
                    (int)(slot->namespace_id == ladei_ledger_namespace()));
 }
 
-static bool json_print(const char *path, const ladei_ledger_survey *survey) {
+/* NULL: no memory. */
+static json_t *report_make(const char *path, const ladei_ledger_survey *survey) {
   json_t *rows = json_array();
   for (size_t i = 0; i < survey->count; i++) json_array_append_new(rows, row_json(&survey->rows[i]));
   bool made = json_array_size(rows) == survey->count;
@@ -210,10 +201,9 @@ static bool json_print(const char *path, const ladei_ledger_survey *survey) {
                 (json_int_t)survey->answer.held_bytes, "pools", (int)survey->answer.pools, "busy", (int)survey->busy,
                 "locked_by", (json_int_t)lock_owner(path, survey), "released", (json_int_t)survey->released,
                 "released_bytes", (json_int_t)survey->released_bytes, "rows", rows);
-  made = made && report != NULL && json_dumpf(report, stdout, JSON_COMPACT) == 0;
-  putchar('\n');
+  if (made) return report;
   json_decref(report);
-  return made;
+  return NULL;
 }
 
 /* ---- Rounds ------------------------------------------------------------------------------------------------------ */
@@ -228,21 +218,13 @@ static int round_run(const char *name, const char *path, const budget_options *o
     return status == LADE_ERR_INVALID_ARGUMENT ? EXIT_BAD : EXIT_FAILED;
   }
   if (options->watch > 0 && !options->json && isatty(STDOUT_FILENO)) fputs("\x1b[H\x1b[J", stdout);
-  bool printed = true;
+  int exit_status = EXIT_FINE;
   if (options->json)
-    printed = json_print(path, &survey);
+    exit_status = report_print(name, report_make(path, &survey), JSON_COMPACT);
   else if (status == LADE_OK)
     text_print(path, &survey, options->release_dead);
   ladei_ledger_survey_release(&survey);
-  if (printed && fflush(stdout) == 0) return EXIT_FINE;
-  message_print(name, NULL, "output failed: %s", strerror(errno));
-  return EXIT_FAILED;
-}
-
-static void interval_sleep(double seconds) {
-  struct timespec pause = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-  while (nanosleep(&pause, &pause) != 0 && errno == EINTR) {
-  }
+  return output_end(name, exit_status);
 }
 
 static int command_budget(int argc, char **argv) {

@@ -2,8 +2,10 @@
 /* Command lines of subcommands. */
 #include "tools/common/options.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/error.h"
 
@@ -43,6 +45,33 @@ void message_print(const char *command, const char *name, const char *format, ..
   vfprintf(stderr, format, arguments);
   va_end(arguments);
   fputc('\n', stderr);
+}
+
+int output_end(const char *command, int exit_status) {
+  errno = 0;
+  if (fflush(stdout) == 0 && ferror(stdout) == 0) return exit_status;
+  message_print(command, "standard output", "cannot be written: %s",
+                errno != 0 ? strerror(errno) : "an earlier write failed");
+  return EXIT_FAILED;
+}
+
+const char *size_text(uint64_t bytes, char out[SIZE_TEXT_BYTES]) {
+  static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  double value = (double)bytes / 1024.0;
+  size_t unit = 0;
+  if (bytes == UINT64_MAX) return strcpy(out, "no limit");
+  for (; value >= 999.95 && unit + 1 < sizeof units / sizeof units[0]; unit++) value /= 1024.0;
+  if (bytes < 1024)
+    snprintf(out, SIZE_TEXT_BYTES, "%u B", (unsigned)bytes);
+  else
+    snprintf(out, SIZE_TEXT_BYTES, "%.1f %s", value, units[unit]);
+  return out;
+}
+
+void interval_sleep(double seconds) {
+  struct timespec pause = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+  while (nanosleep(&pause, &pause) != 0 && errno == EINTR) {
+  }
 }
 
 static void parse(const struct argp *argp, char *name, int argc, char **argv, unsigned flags, void *input) {

@@ -5,6 +5,7 @@
 
 #include <argp.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 /* Exit status of every subcommand. BAD: the command line, or a trace. */
@@ -20,6 +21,17 @@ const char *program_name(void);
 /* Prints "COMMAND: NAME: ..." on standard error, the name as name_print does; "COMMAND: ..." where it is NULL. */
 void message_print(const char *command, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Standard output is whole, or the exit status says so, with a message printed. `lade` ends each command so that says
+ * EXIT_FINE. */
+int output_end(const char *command, int exit_status);
+
+/* A size for people, at most nine characters: "512 B", "64.0 MiB"; UINT64_MAX: "no limit". Returns `out`. */
+enum { SIZE_TEXT_BYTES = 16 };
+const char *size_text(uint64_t bytes, char out[SIZE_TEXT_BYTES]);
+
+/* Sleeps, through signals. */
+void interval_sleep(double seconds);
 
 /* Reads argv, as ARGP says, into `input`; a mistake ends the program with EXIT_BAD. `name`: the command. */
 void options_read(const struct argp *argp, char *name, int argc, char **argv, void *input);

@@ -117,9 +117,3 @@ int snapshot_source_write(const char *command, const lade_snapshot *snapshot, ui
   failure_print(command, status);
   return EXIT_FAILED;
 }
-
-int snapshot_source_end(const char *command, int exit_status) {
-  if (fflush(stdout) == 0 && ferror(stdout) == 0) return exit_status;
-  message_print(command, "standard output", "cannot be written: %s", strerror(errno));
-  return EXIT_FAILED;
-}

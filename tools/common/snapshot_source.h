@@ -28,7 +28,4 @@ int snapshot_source_history_set(const char *command, uint64_t process_id, const 
 int snapshot_source_write(const char *command, const lade_snapshot *snapshot, uint32_t format,
                           const lade_snapshot_write_options *options, const char *path);
 
-/* Ends a command: standard output is whole, or the exit status says so. */
-int snapshot_source_end(const char *command, int exit_status);
-
 #endif /* LADE_TOOLS_COMMON_SNAPSHOT_SOURCE_H */

@@ -9,6 +9,7 @@
 #include "inspect/snapshot.h"
 #include "inspect/totals.h"
 #include "tools/common/options.h"
+#include "tools/common/report.h"
 #include "tools/common/snapshot_source.h"
 #include "tools/common/stack_sums.h"
 #include "tools/common/subcommand.h"
@@ -143,7 +144,8 @@ static json_t *ranges_json(const segment_range *ranges, size_t count) {
   return array;
 }
 
-static int json_print(const char *name, const difference *d) {
+/* NULL: no memory. */
+static json_t *report_make(const difference *d) {
   json_t *stacks = json_array();
   for (size_t i = 0; i < d->sums.count; i++) {
     const stack_sum *sum = &d->sums.rows[i];
@@ -155,15 +157,9 @@ static int json_print(const char *name, const difference *d) {
   json_t *report = json_pack("{si so so so}", "version", 1, "stacks", stacks, "only_before",
                              ranges_json(d->only_before, d->only_before_count), "only_after",
                              ranges_json(d->only_after, d->only_after_count));
-  if (report == NULL || json_array_size(stacks) != d->sums.count) {
-    message_print(name, NULL, "no memory for the report");
-    json_decref(report);
-    return EXIT_FAILED;
-  }
-  json_dumpf(report, stdout, JSON_INDENT(2));
-  putchar('\n');
+  if (report != NULL && json_array_size(stacks) == d->sums.count) return report;
   json_decref(report);
-  return EXIT_FINE;
+  return NULL;
 }
 
 static int snapshots_compare(const char *name, const lade_snapshot *before, const lade_snapshot *after,
@@ -175,7 +171,7 @@ static int snapshots_compare(const char *name, const lade_snapshot *before, cons
   }
   int status = EXIT_FINE;
   if (options->json)
-    status = json_print(name, &d);
+    status = report_print(name, report_make(&d), JSON_INDENT(2));
   else
     text_print(&d, options->most);
   difference_destroy(&d);
@@ -195,7 +191,7 @@ static int command_diff(int argc, char **argv) {
   if (after != NULL) status = snapshots_compare(name, before, after, &options);
   lade_snapshot_destroy(after);
   lade_snapshot_destroy(before);
-  return snapshot_source_end(name, status);
+  return status;
 }
 
 const subcommand subcommand_diff = {"diff", "compare two snapshots of memory", command_diff};

@@ -25,6 +25,7 @@
 #include "lade/pinned.h"
 #include "lade/runtime.h"
 #include "loaders/libarchive.h"
+#include "tools/common/options.h"
 #include "tools/topo/pages.h"
 #include "tools/topo/survey.h"
 
@@ -71,7 +72,7 @@ static void driver_look(finding *out) {
 static void gpu_look(finding *out) {
   lade_runtime *runtime = NULL;
   lade_device_info info;
-  char size[SURVEY_SIZE_BYTES];
+  char size[SIZE_TEXT_BYTES];
   int count = 0;
   if (lade_runtime_open("cuda", NULL, &runtime) != LADE_OK) {
     found(out, "none: %.300s", lade_last_error()->text);
@@ -83,7 +84,7 @@ static void gpu_look(finding *out) {
   lade_status status = lade_runtime_device_count(runtime, &count);
   if (status == LADE_OK && count > 0) status = lade_runtime_device_info(runtime, 0, &info);
   if (status == LADE_OK && count > 0)
-    found(out, "%d, the first: %s, %s", count, info.name, survey_size_text(info.total_bytes, size));
+    found(out, "%d, the first: %s, %s", count, info.name, size_text(info.total_bytes, size));
   else
     found(out, "none: %.300s", count == 0 ? "the driver names no device" : lade_last_error()->text);
   if (status != LADE_OK || count == 0) advise(out, FINDING_TO_DO, "look at nvidia-smi, and at CUDA_VISIBLE_DEVICES");
@@ -130,9 +131,9 @@ static void registration_look(finding *out) {
 
 static void memlock_look(finding *out) {
   ladei_pinned_limits limits;
-  char size[SURVEY_SIZE_BYTES];
+  char size[SIZE_TEXT_BYTES];
   ladei_pinned_limits_read("", &limits);
-  found(out, "%s of locked memory", survey_size_text(limits.memlock_bytes, size));
+  found(out, "%s of locked memory", size_text(limits.memlock_bytes, size));
   if (limits.memlock_bytes < ENOUGH_LOCKED_BYTES && geteuid() != 0)
     advise(
         out, FINDING_TO_DO,
@@ -142,13 +143,13 @@ static void memlock_look(finding *out) {
 
 static void cgroup_look(finding *out) {
   ladei_pinned_limits limits;
-  char size[SURVEY_SIZE_BYTES];
+  char size[SIZE_TEXT_BYTES];
   ladei_pinned_limits_read("", &limits);
   if (limits.cgroup_headroom_bytes == LADEI_PINNED_NO_LIMIT) {
     found(out, "no limit on memory");
     return;
   }
-  found(out, "%s of memory left", survey_size_text(limits.cgroup_headroom_bytes, size));
+  found(out, "%s of memory left", size_text(limits.cgroup_headroom_bytes, size));
   if (limits.cgroup_headroom_bytes < ENOUGH_GROUP_BYTES)
     advise(out, FINDING_TO_DO, "pinned memory counts: raise memory.max (--memory), or set pinned_max_mb");
 }

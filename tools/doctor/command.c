@@ -8,10 +8,10 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/error.h"
 #include "tools/common/options.h"
+#include "tools/common/report.h"
 #include "tools/common/subcommand.h"
 #include "tools/doctor/checks.h"
 
@@ -46,7 +46,8 @@ static void text_write(FILE *out, const finding *findings) {
   }
 }
 
-static bool json_write(FILE *out, const finding *findings) {
+/* NULL: no memory. */
+static json_t *json_make(const finding *findings) {
   json_t *array = json_array();
   bool made = array != NULL;
   for (size_t i = 0; made && i < check_count; i++) {
@@ -56,22 +57,14 @@ static bool json_write(FILE *out, const finding *findings) {
     made = json_array_append_new(array, entry) == 0;
   }
   json_t *report = made ? json_pack("{si sO}", "version", 1, "checks", array) : NULL;
-  made = report != NULL && json_dumpf(report, out, JSON_INDENT(2)) == 0;
-  json_decref(report);
   json_decref(array);
-  if (made) fputc('\n', out);
-  return made;
+  return report;
 }
 
 static int report_write(const char *name, const finding *findings, bool json) {
-  if (json && !json_write(stdout, findings) && ferror(stdout) == 0) {
-    message_print(name, NULL, "no memory for the report");
-    return EXIT_FAILED;
-  }
+  int status = json ? report_print(name, json_make(findings), JSON_INDENT(2)) : EXIT_FINE;
   if (!json) text_write(stdout, findings);
-  if (fflush(stdout) == 0 && ferror(stdout) == 0) return EXIT_FINE;
-  message_print(name, "standard output", "cannot be written: %s", strerror(errno));
-  return EXIT_FAILED;
+  return output_end(name, status);
 }
 
 static int command_doctor(int argc, char **argv) {

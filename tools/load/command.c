@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "tools/common/options.h"
-#include "tools/common/path_json.h"
+#include "tools/common/report.h"
 #include "tools/common/subcommand.h"
 #include "tools/load/stage.h"
 #include "tools/load/verify.h"
@@ -355,15 +355,6 @@ static bool row_append(const stage *s, json_t *rows, const outcome *o) {
   return good;
 }
 
-static bool report_print(const stage *s, const json_t *rows) {
-  json_t *report = json_pack("{s:i, s:s, s:O}", "version", 1, "runtime", lade_runtime_name(s->runtime), "files", rows);
-  bool good = report != NULL && (json_dumpf(report, stdout, JSON_INDENT(2)) == 0 || ferror(stdout) != 0);
-  json_decref(report);
-  puts("");
-  if (!good) message_print(s->command, NULL, "no memory for the report");
-  return good;
-}
-
 static bool file_load(const stage *s, const load_arguments *a, json_t *rows, outcome *o, char *note) {
   bool is_checkpoint =
       path_ends(o->path, ".safetensors") || path_ends(o->path, ".json"); /* as lade_safetensors_open() */
@@ -394,8 +385,11 @@ static bool files_load(const stage *s, const load_arguments *a) {
   (void)moved_now(s, note);
   bool asked = a->direct || a->storage[0] != '\0';
   if (asked && note[0] != '\0') message_print(s->command, NULL, "%s", note);
-  if (a->json) good = report_print(s, rows) && good;
-  json_decref(rows);
+  json_t *report = json_pack("{s:i, s:s, s:o}", "version", 1, "runtime", lade_runtime_name(s->runtime), "files", rows);
+  if (!a->json)
+    json_decref(report);
+  else if (report_print(s->command, report, JSON_INDENT(2)) != EXIT_FINE)
+    good = false;
   return good;
 }
 

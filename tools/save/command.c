@@ -10,7 +10,7 @@
 
 #include "loaders/generation.h"
 #include "tools/common/options.h"
-#include "tools/common/path_json.h"
+#include "tools/common/report.h"
 #include "tools/common/subcommand.h"
 #include "tools/load/stage.h"
 
@@ -200,7 +200,7 @@ static lade_status watch_look(void *user, uint64_t bytes_done, uint64_t bytes) {
   return LADE_OK;
 }
 
-static bool report_print(const stage *s, const save_arguments *a, const checkpoint *c, double seconds) {
+static bool saved_print(const stage *s, const save_arguments *a, const checkpoint *c, double seconds) {
   double rate = seconds > 0 ? (double)c->bytes / seconds : 0;
   uint64_t tensors = lade_safetensors_count(c->file);
   if (!a->json) {
@@ -235,7 +235,7 @@ static bool checkpoint_save(const stage *s, const save_arguments *a, const check
       lade_safetensors_save(a->to, s->targets, s->count, c->tensors, lade_safetensors_count(c->file), &options);
   progress_end(&w.bar);
   if (status != LADE_OK) return stage_failed(s, "saving");
-  return report_print(s, a, c, stage_seconds(s) - w.bar.began);
+  return saved_print(s, a, c, stage_seconds(s) - w.bar.began);
 }
 
 static int command_save(int argc, char **argv) {

@@ -10,6 +10,7 @@
 
 #include "config/config.h"
 #include "tools/common/options.h"
+#include "tools/common/report.h"
 #include "tools/common/subcommand.h"
 
 enum { KEY_JSON = 256, KEY_MARKDOWN };
@@ -137,14 +138,6 @@ static json_t *json_make(void) {
   return NULL;
 }
 
-static bool json_write(FILE *out) {
-  json_t *report = json_make();
-  bool made = report != NULL && json_dumpf(report, out, JSON_INDENT(2)) == 0;
-  json_decref(report);
-  if (made) fputc('\n', out);
-  return made;
-}
-
 /* ---- The command ------------------------------------------------------------------------------------------------- */
 
 static int command_settings(int argc, char **argv) {
@@ -152,15 +145,10 @@ static int command_settings(int argc, char **argv) {
   const struct argp argp = {option_table, option_parse, NULL, documentation, NULL, NULL, NULL};
   settings_arguments a = {0};
   options_read(&argp, name, argc, argv, &a);
-  if (a.json && !json_write(stdout) && ferror(stdout) == 0) {
-    message_print(name, NULL, "no memory for the report");
-    return EXIT_FAILED;
-  }
+  int status = a.json ? report_print(name, json_make(), JSON_INDENT(2)) : EXIT_FINE;
   if (a.markdown) markdown_write(stdout);
   if (!a.json && !a.markdown) text_write(stdout);
-  if (fflush(stdout) == 0 && ferror(stdout) == 0) return EXIT_FINE;
-  message_print(name, "standard output", "cannot be written: %s", strerror(errno));
-  return EXIT_FAILED;
+  return status;
 }
 
 const subcommand subcommand_settings = {"settings", "show the keys of settings as text: values, defaults, effects",

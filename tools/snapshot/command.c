@@ -255,7 +255,7 @@ static int command_snapshot(int argc, char **argv) {
   if (status == EXIT_FINE && options.top > 0) status = top_print(name, snapshot, options.top);
   if (status == EXIT_FINE) status = output_write(name, snapshot, &options);
   lade_snapshot_destroy(snapshot);
-  return snapshot_source_end(name, status);
+  return status;
 }
 
 const subcommand subcommand_snapshot = {"snapshot", "show a snapshot of memory, or write it in another format",

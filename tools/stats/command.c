@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `lade stats`: the counters of a snapshot. */
-#include <errno.h>
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -8,6 +7,7 @@
 
 #include "inspect/snapshot.h"
 #include "tools/common/options.h"
+#include "tools/common/report.h"
 #include "tools/common/snapshot_source.h"
 #include "tools/common/subcommand.h"
 
@@ -100,18 +100,6 @@ static json_t *report_make(const lade_snapshot *snapshot) {
   return report;
 }
 
-static int json_print(const char *name, const lade_snapshot *snapshot) {
-  json_t *report = report_make(snapshot);
-  if (report == NULL) {
-    message_print(name, NULL, "no memory for the report");
-    return EXIT_FAILED;
-  }
-  json_dumpf(report, stdout, JSON_INDENT(2));
-  putchar('\n');
-  json_decref(report);
-  return EXIT_FINE;
-}
-
 static int stats_print(const char *name, lade_snapshot *snapshot, const stats_options *options) {
   if (counters_choose(snapshot, options->pattern) == 0 && options->pattern != NULL) {
     message_print(name, options->pattern, "no key matches");
@@ -120,7 +108,7 @@ static int stats_print(const char *name, lade_snapshot *snapshot, const stats_op
   switch (options->form) {
   case KEY_PROMETHEUS: return snapshot_source_write(name, snapshot, LADE_SNAPSHOT_PROMETHEUS, NULL, NULL);
   case KEY_OPENMETRICS: return snapshot_source_write(name, snapshot, LADE_SNAPSHOT_OPENMETRICS, NULL, NULL);
-  case KEY_JSON: return json_print(name, snapshot);
+  case KEY_JSON: return report_print(name, report_make(snapshot), JSON_INDENT(2));
   default: text_print(snapshot); return EXIT_FINE;
   }
 }
@@ -135,7 +123,7 @@ static int command_stats(int argc, char **argv) {
   if (snapshot == NULL) return status;
   status = stats_print(name, snapshot, &options);
   lade_snapshot_destroy(snapshot);
-  return snapshot_source_end(name, status);
+  return status;
 }
 
 const subcommand subcommand_stats = {"stats", "print the counters of a process or a snapshot", command_stats};

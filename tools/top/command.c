@@ -6,7 +6,6 @@
  */
 #include <ctype.h>
 #include <dirent.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdbool.h>
@@ -19,6 +18,7 @@
 #include "base/error.h"
 #include "inspect/live/published.h"
 #include "tools/common/options.h"
+#include "tools/common/report.h"
 #include "tools/common/snapshot_source.h"
 #include "tools/common/subcommand.h"
 
@@ -251,14 +251,9 @@ static void rates_find(top_rows *rows, const top_rows *before, double seconds) {
 
 /* --- output ------------------------------------------------------------------------------------------------------- */
 
-static const char *size_text(int64_t bytes, char room[24]) {
-  static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  double value = (double)bytes;
-  size_t unit = 0;
-  if (bytes < 0) return "-";
-  for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++) value /= 1024;
-  snprintf(room, 24, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
-  return room;
+/* "-" below 0. */
+static const char *bytes_text(int64_t bytes, char room[SIZE_TEXT_BYTES]) {
+  return bytes < 0 ? "-" : size_text((uint64_t)bytes, room);
 }
 
 static void unread_print(const top_rows *rows) {
@@ -279,7 +274,7 @@ static void text_print(const top_rows *rows, bool clear) {
          "RESERVED", "PER SECOND");
   for (size_t i = 0; i < rows->count; i++) {
     const top_row *row = &rows->rows[i];
-    char requested[24], active[24], reserved[24];
+    char requested[SIZE_TEXT_BYTES], active[SIZE_TEXT_BYTES], reserved[SIZE_TEXT_BYTES];
     char command[17], name[21];
     name_copy(command, sizeof command, row->command);
     name_copy(name, sizeof name, row->name);
@@ -287,8 +282,8 @@ static void text_print(const top_rows *rows, bool clear) {
     name_print(stdout, command);
     printf("%*s %-8s ", (int)(16 - strlen(command)), "", row->kind);
     name_print(stdout, name);
-    printf("%*s %12s %12s %12s ", (int)(20 - strlen(name)), "", size_text(row->requested, requested),
-           size_text(row->active, active), size_text(row->reserved, reserved));
+    printf("%*s %12s %12s %12s ", (int)(20 - strlen(name)), "", bytes_text(row->requested, requested),
+           bytes_text(row->active, active), bytes_text(row->reserved, reserved));
     if (row->rate < 0)
       printf("%14s\n", "-");
     else
@@ -307,8 +302,8 @@ static json_t *unread_json(const top_rows *rows) {
   return array;
 }
 
-/* False: no memory. */
-static bool json_print(const top_rows *rows) {
+/* NULL: no memory. */
+static json_t *report_make(const top_rows *rows) {
   json_t *array = json_array();
   for (size_t i = 0; i < rows->count; i++) {
     const top_row *row = &rows->rows[i];
@@ -323,12 +318,9 @@ static bool json_print(const top_rows *rows) {
   json_t *unread = unread_json(rows);
   bool made = json_array_size(array) == rows->count && json_array_size(unread) == rows->unread_count;
   json_t *report = made ? json_pack("{si sO sO}", "version", 1, "rows", array, "unreadable", unread) : NULL;
-  made = report != NULL && (json_dumpf(report, stdout, JSON_COMPACT) == 0 || ferror(stdout) != 0);
-  if (made) putchar('\n');
-  json_decref(report);
   json_decref(unread);
   json_decref(array);
-  return made;
+  return report;
 }
 
 /* --- rounds ------------------------------------------------------------------------------------------------------- */
@@ -358,20 +350,10 @@ static int round_read(const char *name, const top_options *options, top_rows *ro
   return status;
 }
 
-static void interval_sleep(double seconds) {
-  struct timespec pause = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-  while (nanosleep(&pause, &pause) != 0 && errno == EINTR) {
-  }
-}
-
 static int round_print(const char *name, const top_options *options, const top_rows *rows) {
-  if (!options->json) {
-    text_print(rows, !options->once && isatty(STDOUT_FILENO));
-    return EXIT_FINE;
-  }
-  if (json_print(rows)) return EXIT_FINE;
-  message_print(name, NULL, "no memory for the report");
-  return EXIT_FAILED;
+  if (options->json) return report_print(name, report_make(rows), JSON_COMPACT);
+  text_print(rows, !options->once && isatty(STDOUT_FILENO));
+  return EXIT_FINE;
 }
 
 static int rounds_run(const char *name, const top_options *options) {
@@ -396,7 +378,7 @@ static int command_top(int argc, char **argv) {
   const struct argp argp = {option_table, option_parse, "[PID]", documentation, NULL, NULL, NULL};
   top_options options = {.interval = 1};
   options_read(&argp, name, argc, argv, &options);
-  return snapshot_source_end(name, rounds_run(name, &options));
+  return rounds_run(name, &options);
 }
 
 const subcommand subcommand_top = {"top", "show the memory of processes that publish it, live", command_top};

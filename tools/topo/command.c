@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `lade topo`: command line, output, exit status. */
 #include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "tools/common/options.h"
+#include "tools/common/report.h"
 #include "tools/common/subcommand.h"
 #include "tools/topo/survey.h"
 
@@ -46,22 +45,12 @@ static int lade_failed(const char *what) {
   return EXIT_FAILED;
 }
 
-static int report_write(const survey *s, bool json) {
-  if (json && !survey_write_json(stdout, s) && ferror(stdout) == 0) {
-    message_print(command_name, NULL, "no memory for the report");
-    return EXIT_FAILED;
-  }
-  if (!json) survey_write_text(stdout, s);
-  if (fflush(stdout) == 0 && ferror(stdout) == 0) return EXIT_FINE;
-  message_print(command_name, "standard output", "cannot be written: %s", strerror(errno));
-  return EXIT_FAILED;
-}
-
 static int survey_show(const topo_arguments *a, lade_runtime *runtime) {
   static const ladei_pinned_hooks this_machine = {LADEI_TOPOLOGY_SYSTEM, NULL, NULL, 0, 0};
   survey s;
   if (survey_make(runtime, &this_machine, a->try_pinning, &s) != LADE_OK) return lade_failed("looking");
-  int status = report_write(&s, a->json);
+  int status = a->json ? report_print(command_name, survey_json(&s), JSON_INDENT(2)) : EXIT_FINE;
+  if (!a->json) survey_write_text(stdout, &s);
   survey_dispose(&s);
   return status;
 }

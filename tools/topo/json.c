@@ -4,8 +4,6 @@
  *
  * A value that could not be made, for want of memory, marks the builder as failed; nothing is written then.
  */
-#include <jansson.h>
-
 #include "tools/topo/survey.h"
 
 typedef struct builder {
@@ -123,7 +121,7 @@ static json_t *pool_json(builder *b, const survey *s) {
   return object;
 }
 
-bool survey_write_json(FILE *out, const survey *s) {
+json_t *survey_json(const survey *s) {
   builder b = {false};
   json_t *root = made(&b, json_object());
   put(&b, root, "version", json_integer(1));
@@ -133,9 +131,7 @@ bool survey_write_json(FILE *out, const survey *s) {
   put(&b, root, "nodes", nodes_json(&b, s));
   put(&b, root, "limits", limits_json(&b, s));
   put(&b, root, "pinned", pool_json(&b, s));
-  /* A failed write shows in the file's error flag as well; without memory nothing is written at all. */
-  bool written = !b.failed && json_dumpf(root, out, JSON_INDENT(2)) == 0;
+  if (!b.failed) return root;
   json_decref(root);
-  if (written) fputs("\n", out);
-  return written;
+  return NULL;
 }

@@ -162,17 +162,3 @@ const char *survey_source_name(int source) {
   default: return "unknown";
   }
 }
-
-const char *survey_size_text(uint64_t bytes, char out[SURVEY_SIZE_BYTES]) {
-  static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  if (bytes == LADEI_PINNED_NO_LIMIT) return strcpy(out, "no limit");
-  if (bytes < LADEI_KIB) {
-    snprintf(out, SURVEY_SIZE_BYTES, "%u B", (unsigned)bytes);
-    return out;
-  }
-  double value = (double)bytes / 1024.0;
-  size_t unit = 0;
-  for (; value >= 999.95 && unit + 1 < sizeof units / sizeof units[0]; unit++) value /= 1024.0;
-  snprintf(out, SURVEY_SIZE_BYTES, "%.1f %s", value, units[unit]);
-  return out;
-}

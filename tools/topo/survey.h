@@ -8,6 +8,7 @@
 #ifndef LADE_TOOLS_TOPO_SURVEY_H
 #define LADE_TOOLS_TOPO_SURVEY_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -62,12 +63,8 @@ void survey_dispose(survey *s);
 /* "register", "driver", "pool", "pageable". */
 const char *survey_source_name(int source);
 
-/* Two ways to show it. Write errors stay in the file's error flag; the JSON's status is false without memory. */
+/* Two ways to show it. Write errors stay in the file's error flag; the JSON is NULL without memory, else the caller's. */
 void survey_write_text(FILE *out, const survey *s);
-bool survey_write_json(FILE *out, const survey *s);
-
-/* A size for people, at most nine characters: "512 B", "64.0 MiB"; LADEI_PINNED_NO_LIMIT: "no limit". Returns `out`. */
-enum { SURVEY_SIZE_BYTES = 16 };
-const char *survey_size_text(uint64_t bytes, char out[SURVEY_SIZE_BYTES]);
+json_t *survey_json(const survey *s);
 
 #endif /* LADE_TOOLS_TOPO_SURVEY_H */

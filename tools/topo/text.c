@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "tools/common/options.h"
 #include "tools/topo/survey.h"
 
 enum { ROWS = 8, NUMBER_BYTES = 16, NAME_BYTES = 28, CPUS_AT = 37, CPUS_WIDTH = 10 };
@@ -26,10 +27,10 @@ static void more_write(FILE *out, size_t count) {
 /* ---- Devices ----------------------------------------------------------------------------------------------------- */
 
 static void device_write(FILE *out, size_t index, const survey_device *device) {
-  char memory[SURVEY_SIZE_BYTES], near[NUMBER_BYTES], pinned[NUMBER_BYTES], name[NAME_BYTES];
+  char memory[SIZE_TEXT_BYTES], near[NUMBER_BYTES], pinned[NUMBER_BYTES], name[NAME_BYTES];
   snprintf(name, sizeof name, "%.27s", device->info.name);
   ladei_text_tame(name);
-  fprintf(out, "%3zu  %-27s  %9s  %-12s  %4s  %s", index, name, survey_size_text(device->info.total_bytes, memory),
+  fprintf(out, "%3zu  %-27s  %9s  %-12s  %4s  %s", index, name, size_text(device->info.total_bytes, memory),
           device->info.pci_bus_id, number_text(device->near_node, "-", near),
           number_text(device->pinned_node, "any", pinned));
   if (device->trial.done)
@@ -80,12 +81,11 @@ static void distances_write(FILE *out, const survey *s, size_t from) {
 
 static void node_write(FILE *out, const survey *s, size_t index, bool known) {
   const survey_node *node = &s->nodes[index];
-  char memory[SURVEY_SIZE_BYTES], unused[SURVEY_SIZE_BYTES], huge[SURVEY_SIZE_BYTES], cpus[NUMBER_BYTES];
+  char memory[SIZE_TEXT_BYTES], unused[SIZE_TEXT_BYTES], huge[SIZE_TEXT_BYTES], cpus[NUMBER_BYTES];
   bool kernel_tells = node->free_bytes != PAGES_UNKNOWN;
   fprintf(out, "%4d%c %9s %9s %9s  ", node->node.os_index, node->node.usable ? ' ' : '*',
-          survey_size_text(node->node.memory_bytes, memory),
-          kernel_tells ? survey_size_text(node->free_bytes, unused) : "-",
-          kernel_tells ? survey_size_text(pages_total_bytes(&node->huge_pages), huge) : "-");
+          size_text(node->node.memory_bytes, memory), kernel_tells ? size_text(node->free_bytes, unused) : "-",
+          kernel_tells ? size_text(pages_total_bytes(&node->huge_pages), huge) : "-");
   snprintf(cpus, sizeof cpus, "%u CPUs", node->node.cpu_count);
   bool list_fits = node->node.cpu_count > 0 && strlen(node->node.cpus) <= CPUS_WIDTH;
   fprintf(out, "%-*s", known ? CPUS_WIDTH : 0, list_fits ? node->node.cpus : cpus);
@@ -119,10 +119,10 @@ static void huge_pages_put(const pages_pools *pools, char out[FACT_BYTES]) {
   strcpy(out, "none reserved");
   for (size_t i = 0; i < pools->count; i++) {
     const pages_pool *pool = &pools->pools[i];
-    char size[SURVEY_SIZE_BYTES], item[80];
+    char size[SIZE_TEXT_BYTES], item[80];
     if (pool->total_count == 0) continue;
     snprintf(item, sizeof item, "%s%llu/%llu free of %s", length > 0 ? "; " : "", (unsigned long long)pool->free_count,
-             (unsigned long long)pool->total_count, survey_size_text(pool->page_bytes, size));
+             (unsigned long long)pool->total_count, size_text(pool->page_bytes, size));
     bool fits = length + strlen(item) + strlen(and_more) < FACT_BYTES;
     strcpy(out + length, fits ? item : and_more);
     if (!fits) return;
@@ -131,8 +131,8 @@ static void huge_pages_put(const pages_pools *pools, char out[FACT_BYTES]) {
 }
 
 static void sized_put(uint64_t bytes, const char *remark, char out[FACT_BYTES]) {
-  char size[SURVEY_SIZE_BYTES];
-  snprintf(out, FACT_BYTES, "%s%s", survey_size_text(bytes, size), remark);
+  char size[SIZE_TEXT_BYTES];
+  snprintf(out, FACT_BYTES, "%s%s", size_text(bytes, size), remark);
 }
 
 static void machine_facts(const survey *s, fact out[FACTS]) {

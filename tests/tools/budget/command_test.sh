@@ -34,7 +34,7 @@ exec 6>"$dir/b"
 until [ -s "$dir/b.out" ]; do sleep 0.01; done
 
 run 0 budget $name
-says "500.0 MiB of 1000.0 MiB held by 2 pools" out
+says "500.0 MiB of 1.0 GiB held by 2 pools" out
 says "300.0 MiB" out
 says "holder" out
 says "alive" out
@@ -53,7 +53,7 @@ END
 
 flock -n 7 || fail "the file is locked"
 run 0 budget $name
-says "500.0 MiB of 1000.0 MiB held by 2 pools" out
+says "500.0 MiB of 1.0 GiB held by 2 pools" out
 says "locked by process $b, which may be stopped" out
 run 1 budget --release-dead $name
 says "is locked for more than 500 ms by a process that may be stopped" err
@@ -69,7 +69,7 @@ says "budget of all pools named $name: 524288000 of 1048576000 are held by 3 poo
 kill -KILL $a
 wait $a 2>/dev/null
 run 0 budget $name
-says "200.0 MiB of 1000.0 MiB held by 1 pools" out
+says "200.0 MiB of 1.0 GiB held by 1 pools" out
 says "dead" out
 run 0 budget --release-dead $name
 says "released: " out

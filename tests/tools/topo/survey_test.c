@@ -114,23 +114,18 @@ static void fixture_close(fixture *own) {
 }
 
 /* What a writer writes; the caller frees it. */
-static char *written(void (*write)(FILE *out, const survey *s), const survey *s) {
+static char *written(const survey *s) {
   char *text = NULL;
   size_t length = 0;
   FILE *out = open_memstream(&text, &length);
-  write(out, s);
+  survey_write_text(out, s);
   fclose(out);
   return text;
 }
 
-static void json_write(FILE *out, const survey *s) { LADE_EXPECT(survey_write_json(out, s)); }
-
 static json_t *json_of(const survey *s) {
-  json_error_t error;
-  char *text = written(json_write, s);
-  json_t *root = json_loads(text, 0, &error);
-  if (root == NULL) LADE_FAIL("no JSON: %s in %s", error.text, text);
-  free(text);
+  json_t *root = survey_json(s);
+  if (root == NULL) LADE_FAIL("no JSON: no memory");
   return root;
 }
 
@@ -240,7 +235,7 @@ LADE_TEST(Topo, LimitsAndCapAreThoseOfThePool) {
   LADE_EXPECT_EQ_UINT(own.s.limits.cgroup_headroom_bytes, 1536 * LADEI_MIB); /* page cache counts as free */
   LADE_EXPECT_EQ_UINT(own.s.pool.max_bytes, 1344 * LADEI_MIB);
   LADE_EXPECT(own.s.cap_from_cgroup);
-  char *text = written(survey_write_text, &own.s);
+  char *text = written(&own.s);
   LADE_EXPECT_CONTAINS_STR(text, ", 7/8 of what the control group leaves");
   free(text);
   fixture_close(&own);
@@ -256,7 +251,7 @@ LADE_TEST(Topo, HugePagePoolsAreSortedAndUnreadableOnesLeftOut) {
   LADE_EXPECT_EQ_UINT(pools->pools[0].free_count, 500);
   LADE_EXPECT_EQ_UINT(pools->pools[1].page_bytes, LADEI_GIB);
   LADE_EXPECT_EQ_UINT(pools->pools[1].total_count, 2);
-  char *text = written(survey_write_text, &own.s);
+  char *text = written(&own.s);
   LADE_EXPECT_CONTAINS_STR(text, "500/512 free of 2.0 MiB; 1/2 free of 1.0 GiB\n");
   free(text);
   fixture_close(&own);
@@ -277,7 +272,7 @@ LADE_TEST(Topo, MachineThatTellsNothingIsShownAllTheSame) {
   json_t *pinned = json_object_get(json, "pinned");
   LADE_EXPECT(json_is_null(json_object_get(pinned, "max_bytes")));
   LADE_EXPECT(json_is_null(json_object_get(pinned, "cap_from")));
-  char *text = written(survey_write_text, &s);
+  char *text = written(&s);
   LADE_EXPECT_CONTAINS_STR(text, "cap                     no limit\n");
   free(text);
   json_decref(json);
@@ -308,7 +303,7 @@ LADE_TEST(Topo, TrialThatFailsIsToldAndLeavesNothing) {
   if (!fixture_open(&own, 1)) return;
   LADE_EXPECT_OK(survey_make(own.runtime, &own.hooks, true, &own.s));
   LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_PINNED_MEMORY, own.s.devices[0].trial.status);
-  char *text = written(survey_write_text, &own.s);
+  char *text = written(&own.s);
   LADE_EXPECT_CONTAINS_STR(text, "pinning near device 0 failed: LADE_ERR_OUT_OF_PINNED_MEMORY");
   free(text);
   json_t *json = json_of(&own.s);
@@ -417,7 +412,7 @@ static survey large_machine(void) {
 
 LADE_TEST(Topo, TableFitsAScreenOf80By40OnALargeMachine) {
   survey s = large_machine();
-  char *text = written(survey_write_text, &s);
+  char *text = written(&s);
   size_t lines = 0;
   for (char *rest = text, *line; (line = strsep(&rest, "\n")) != NULL && rest != NULL; lines++) {
     lade_test_context("%s", line);
@@ -433,7 +428,7 @@ LADE_TEST(Topo, TableFitsAScreenOf80By40OnALargeMachine) {
 
 LADE_TEST(Topo, TableSaysWhatItLeavesOut) {
   survey s = large_machine();
-  char *text = written(survey_write_text, &s);
+  char *text = written(&s);
   LADE_EXPECT_CONTAINS_STR(text, "... and 4 more");
   LADE_EXPECT_CONTAINS_STR(text, "* without memory, or not for this process");
   LADE_EXPECT_CONTAINS_STR(text, "does not count");

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/common/path_json.h"
+#include "tools/common/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "tools/common/options.h"
 
 static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
 
@@ -51,4 +53,14 @@ bool path_json_put(json_t *object, const char *path) {
   if (value != NULL) return json_object_set_new(object, "path", value) == 0;
   return json_object_set_new(object, "path", replaced_json(path)) == 0 &&
          json_object_set_new(object, "path_bytes", bytes_json(path)) == 0;
+}
+
+int report_print(const char *command, json_t *report, size_t flags) {
+  bool made = report != NULL && (json_dumpf(report, stdout, flags) == 0 || ferror(stdout) != 0);
+  json_decref(report);
+  if (made)
+    putchar('\n');
+  else
+    message_print(command, NULL, "no memory for the report");
+  return made ? EXIT_FINE : EXIT_FAILED;
 }
