@@ -5,7 +5,7 @@
  *
  *   small_median, small_p99   64 KiB of one submitter, one after the other, beside the bulk of another; urgent ones; alone
  *   foreign_median, foreign_p99, foreign_rate   64 KiB copies of the program's own, one every 2 ms, beside eight bulks from a file
- *                             or pinned memory, or beside plain copies of 32 MiB, all queued on one stream; alone. Microseconds; and
+ *                             (of background priority, too) or pinned memory, or beside plain copies of 32 MiB, all queued on one stream; alone. Microseconds; and
  *                             GB/s of the bulk meanwhile, which "undisturbed" has without the small ones
  *   both_ways                 bulk to the device and to the host at once, staged, and from and to pinned memory, against pinned
  *                             copies of 32 MiB both ways at once by the driver alone; GB/s of both together
@@ -123,11 +123,12 @@ static bool world_close(void) {
 
 /* NULL: failed, and said why. */
 static lade_ticket *bulk_submit(lade_pipeline *pipeline, lade_direction direction, lade_endpoint host, char *device,
-                                uint64_t submitter) {
+                                uint64_t submitter, int32_t priority) {
   lade_transfer transfer;
   lade_ticket *ticket = NULL;
   lade_transfer_init(&transfer);
   transfer.direction = (int32_t)direction;
+  transfer.priority = priority;
   transfer.host = host;
   transfer.device_memory = device;
   transfer.bytes = world.bytes;
@@ -179,7 +180,8 @@ static double small_value(void *user) {
   const small_run *run = user;
   lade_pipeline *pipeline = lade_pair_pipeline(world.pair);
   lade_ticket *bulk =
-      run->bulk ? bulk_submit(pipeline, LADE_TO_DEVICE, file_endpoint(), world.device, 1) : (lade_ticket *)NULL;
+      run->bulk ? bulk_submit(pipeline, LADE_TO_DEVICE, file_endpoint(), world.device, 1, LADE_PRIORITY_NORMAL)
+                : (lade_ticket *)NULL;
   if (run->bulk && bulk == NULL) return (double)NAN;
   size_t count = 0;
   bool good = true;
@@ -216,9 +218,9 @@ static double both_staged(void *user) {
   (void)user;
   lade_pipeline *pipeline = lade_pair_pipeline(world.pair);
   double begun = bench_seconds();
-  lade_ticket *down = bulk_submit(pipeline, LADE_TO_DEVICE, file_endpoint(), world.device, 1);
-  lade_ticket *up =
-      bulk_submit(pipeline, LADE_TO_HOST, lade_endpoint_memory(world.host), world.device + world.bytes, 1);
+  lade_ticket *down = bulk_submit(pipeline, LADE_TO_DEVICE, file_endpoint(), world.device, 1, LADE_PRIORITY_NORMAL);
+  lade_ticket *up = bulk_submit(pipeline, LADE_TO_HOST, lade_endpoint_memory(world.host), world.device + world.bytes, 1,
+                                LADE_PRIORITY_NORMAL);
   return both_rate(down, up, begun);
 }
 
@@ -226,7 +228,8 @@ static double both_staged(void *user) {
 static double staged_down(void *user) {
   (void)user;
   double begun = bench_seconds();
-  bool good = finish(bulk_submit(lade_pair_pipeline(world.pair), LADE_TO_DEVICE, file_endpoint(), world.device, 1));
+  bool good = finish(bulk_submit(lade_pair_pipeline(world.pair), LADE_TO_DEVICE, file_endpoint(), world.device, 1,
+                                 LADE_PRIORITY_NORMAL));
   return good ? (double)world.bytes / (bench_seconds() - begun) * 1e-9 : (double)NAN;
 }
 
@@ -291,6 +294,7 @@ typedef struct foreign_run {
   foreign_bulk bulk;
   bool undisturbed; /* no small copies */
   double part;      /* of the latencies, in order; 0: GB/s of the bulk */
+  int32_t priority; /* of what is staged */
 } foreign_run;
 
 static bool foreign_copy(double *out_us) {
@@ -324,7 +328,8 @@ static bool foreign_is_over(lade_ticket *ticket) {
 static bool foreign_beside(const foreign_run *run, size_t *count) {
   lade_ticket *ticket = NULL;
   if (run->bulk == FOREIGN_STAGED)
-    ticket = bulk_submit(lade_pair_pipeline(world.pair), LADE_TO_DEVICE, file_endpoint(), world.device, 1);
+    ticket =
+        bulk_submit(lade_pair_pipeline(world.pair), LADE_TO_DEVICE, file_endpoint(), world.device, 1, run->priority);
   else if (run->bulk == FOREIGN_PINNED)
     ticket = pinned_submit(LADE_TO_DEVICE, world.pinned[0], world.device);
   bool good = run->bulk == FOREIGN_COPIES ? copies_queue() : ticket != NULL;
@@ -363,16 +368,18 @@ static double foreign_value(void *user) {
 static bool foreign_case(bench *b, const bench_case *self) {
   double part = *(const double *)self->user;
   bool rate = part == 0;
-  foreign_run staged = {FOREIGN_STAGED, false, part}, pinned = {FOREIGN_PINNED, false, part};
-  foreign_run copies = {FOREIGN_COPIES, false, part}, alone = {FOREIGN_NONE, false, part};
-  foreign_run undisturbed = {FOREIGN_STAGED, true, part};
+  foreign_run staged = {.bulk = FOREIGN_STAGED, .part = part}, pinned = {.bulk = FOREIGN_PINNED, .part = part};
+  foreign_run copies = {.bulk = FOREIGN_COPIES, .part = part}, alone = {.bulk = FOREIGN_NONE, .part = part};
+  foreign_run undisturbed = {.bulk = FOREIGN_STAGED, .undisturbed = true, .part = part};
+  foreign_run background = {.bulk = FOREIGN_STAGED, .part = part, .priority = LADE_PRIORITY_BACKGROUND};
   const bench_variant variants[] = {{"lade", foreign_value, &staged},
+                                    {"lade_background", foreign_value, &background},
                                     {"lade_pinned", foreign_value, &pinned},
                                     {"copies", foreign_value, &copies},
                                     rate ? (bench_variant){"undisturbed", foreign_value, &undisturbed}
                                          : (bench_variant){"alone", foreign_value, &alone}};
   return world_open(b) && bench_measure(b, self->name, json_pack("{s:I}", "bytes", (json_int_t)world.bytes),
-                                        rate ? "GB/s" : "us", variants, 4);
+                                        rate ? "GB/s" : "us", variants, 5);
 }
 
 /* --- two pipelines ------------------------------------------------------------------------------------------------ */
@@ -387,8 +394,9 @@ static uint64_t bytes_done(lade_ticket *ticket) {
 static double share_value(void *two) {
   lade_pipeline *second = *(const bool *)two ? world.beside : lade_pair_pipeline(world.pair);
   lade_ticket *tickets[] = {
-      bulk_submit(lade_pair_pipeline(world.pair), LADE_TO_DEVICE, file_endpoint(), world.device, 1),
-      bulk_submit(second, LADE_TO_DEVICE, file_endpoint(), world.device + world.bytes, 3)};
+      bulk_submit(lade_pair_pipeline(world.pair), LADE_TO_DEVICE, file_endpoint(), world.device, 1,
+                  LADE_PRIORITY_NORMAL),
+      bulk_submit(second, LADE_TO_DEVICE, file_endpoint(), world.device + world.bytes, 3, LADE_PRIORITY_NORMAL)};
   uint64_t slower = 0;
   bool over = tickets[0] == NULL || tickets[1] == NULL;
   while (!over) {

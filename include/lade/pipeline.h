@@ -209,7 +209,8 @@ typedef struct lade_piece {
 } lade_piece;
 
 /** transfer.priority. A transfer begins no chunk while one of higher priority and the same direction has chunks to begin;
- * chunks under way go on. */
+ * chunks under way go on. The copies of background ones take turns half as long, so that the program's own copies wait half as long
+ * for them. */
 enum { LADE_PRIORITY_BACKGROUND = -1, LADE_PRIORITY_NORMAL = 0, LADE_PRIORITY_URGENT = 1 };
 
 /** transfer.checksum: XXH3 (64 bits, seed 0) of every transfer.checksum_bytes bytes, the last ones fewer. */

@@ -44,8 +44,15 @@ static inline uint64_t ladei_pipe_ring_first_bytes(const ladei_pipe_ring *ring) 
 
 /* The copy stream for the next copy of a transfer; NULL: it waits for the end of a turn. */
 ladei_pipe_copy_stream *ladei_pipe_turn_stream(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer);
-/* Bytes that the copy stream may queue until its turn is over: Note [Turns] in core_pick.c. UINT64_MAX: no limit. */
-uint64_t ladei_pipe_turn_left(const ladei_pipe_ring *ring, const ladei_pipe_copy_stream *copy_stream);
+/* Bytes of a turn of the transfer, about; 0: no limit. Those of background transfers are half as long. */
+static inline uint64_t ladei_pipe_turn_bytes(const ladei_pipe_core_transfer *transfer) {
+  uint64_t most = transfer->ring->turns.most_bytes;
+  return most > 0 && transfer->level < LADEI_PIPE_PRIORITY_NORMAL ? most / 2 + 1 : most;
+}
+
+/* Bytes of the transfer that the copy stream may queue until its turn is over: Note [Turns] in core_pick.c. UINT64_MAX: no
+ * limit. */
+uint64_t ladei_pipe_turn_left(const ladei_pipe_core_transfer *transfer, const ladei_pipe_copy_stream *copy_stream);
 
 /* Where the copies of a transfer go that waits for no stream; of the first copy stream and the second, the first. */
 ladei_pipe_copy_stream *ladei_pipe_copy_stream_of(ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer);

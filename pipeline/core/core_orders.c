@@ -238,8 +238,8 @@ static size_t chunk_size(const ladei_pipe_core_transfer *transfer, ladei_pipe_sl
   const ladei_pipe_ring *ring = slot->ring;
   uint64_t left = transfer->bytes - transfer->issued_bytes;
   size_t most = transfer->chunk_bytes;
-  if (transfer->no_host && ring->turns.most_bytes > 0 && most > ring->turns.most_bytes)
-    most = (size_t)ring->turns.most_bytes; /* a copy is no longer than a turn */
+  uint64_t turn = ladei_pipe_turn_bytes(transfer);
+  if (transfer->no_host && turn > 0 && most > turn) most = (size_t)turn; /* a copy is no longer than a turn */
   if (!transfer->unstaged && slot->capacity < most) most = slot->capacity;
   slot->shortened = false;
   if (transfer->adapts && !transfer->unstaged) {
@@ -299,7 +299,7 @@ static void ready_take(ladei_pipe_slot *slot, ladei_pipe_copy_stream *copy_strea
 /* Joins the next READY slots that may be to `first`, which is one of them. */
 static void ready_join(ladei_pipe_slot *first, ladei_pipe_copy_stream *copy_stream) {
   const ladei_pipe_ring *ring = first->ring;
-  uint64_t turn_left = ladei_pipe_turn_left(ring, copy_stream);
+  uint64_t turn_left = ladei_pipe_turn_left(first->transfer, copy_stream);
   ladei_pipe_slot *last = first, *next = TAILQ_NEXT(first, link);
   size_t bytes = first->bytes;
   unsigned count = 1;

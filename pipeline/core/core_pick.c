@@ -149,18 +149,21 @@ static bool ready_waits(const ladei_pipe_ring *ring) {
  *   first     |== turn ==|            |== turn ==|            | runs empty: the engine takes up the next stream, of
  *   second               |== turn ==|            |== turn ==|   whichever program
  *
- * A turn is 1.5 of the copies that the link needs, 0.17 ms: one joined copy. While short transfers of the same ring copy
- * it is half of that. Only a stream that waits for a caller's stream has no turns: a caller may wait until all of it is
- * queued, and only then let its stream go on; it holds no more than the ring's blocks, or 32 MiB of a transfer that
- * needs none (core_schedule.c, Note [Copies under way]). While a copy is measured the two streams do not overlap, as the
- * one would count the other's bytes. In virtual time, engine_stays, a foreign copy of 64 KiB every 2 ms beside a load:
+ * A turn is 1.5 of the copies that the link needs, 0.17 ms: one joined copy. While short transfers of the same ring copy,
+ * and of background transfers, it is half of that. Only a stream that waits for a caller's stream has no turns: a caller
+ * may wait until all of it is queued, and only then let its stream go on; it holds no more than the ring's blocks, or
+ * 32 MiB of a transfer that needs none (core_schedule.c, Note [Copies under way]). While a copy is measured the two
+ * streams do not overlap, as the one would count the other's bytes. In virtual time, engine_stays, a foreign copy of
+ * 64 KiB every 2 ms beside a load:
  * PipelineSchedule.ForeignCopiesHaveTheirTurn.
  */
-uint64_t ladei_pipe_turn_left(const ladei_pipe_ring *ring, const ladei_pipe_copy_stream *copy_stream) {
+uint64_t ladei_pipe_turn_left(const ladei_pipe_core_transfer *transfer, const ladei_pipe_copy_stream *copy_stream) {
+  const ladei_pipe_ring *ring = transfer->ring;
   const ladei_pipe_copy_stream *passing = &ring->copy_streams[LADEI_PIPE_COPY_STREAM_SHORT];
-  uint64_t most = ring->turns.most_bytes;
+  uint64_t most = ladei_pipe_turn_bytes(transfer);
   if (most == 0 || ladei_pipe_copy_stream_waits(copy_stream)) return UINT64_MAX;
-  if (copy_stream != passing && !ladei_pipe_copy_stream_rests(passing)) most = most / 2 + 1;
+  if (copy_stream != passing && most == ring->turns.most_bytes && !ladei_pipe_copy_stream_rests(passing))
+    most = most / 2 + 1;
   if (ladei_pipe_copy_stream_rests(copy_stream)) return most;
   return copy_stream->turn_bytes < most ? most - copy_stream->turn_bytes : 0;
 }
@@ -170,10 +173,10 @@ ladei_pipe_copy_stream *ladei_pipe_turn_stream(const ladei_pipe_ring *ring, cons
   if (transfer->dependency != LADEI_PIPE_DEPENDENCY_NONE) return transfer->copy_stream;
   const ladei_pipe_copy_stream *own = transfer->copy_stream;
   const ladei_pipe_copy_stream *second = &ring->copy_streams[LADEI_PIPE_COPY_STREAM_SECOND];
-  bool left = ladei_pipe_turn_left(ring, own) > 0;
+  bool left = ladei_pipe_turn_left(transfer, own) > 0;
   if (own->index != 0 || ring->turns.most_bytes == 0) return left ? (ladei_pipe_copy_stream *)own : NULL;
   bool rests = ladei_pipe_copy_stream_rests(own), second_rests = ladei_pipe_copy_stream_rests(second);
-  bool second_left = ladei_pipe_turn_left(ring, second) > 0;
+  bool second_left = ladei_pipe_turn_left(transfer, second) > 0;
   if (ring->turns.single && !rests && !second_rests) return NULL;
   if (!second_rests && second_left) return (ladei_pipe_copy_stream *)second;
   if (left && !(ring->turns.single && !second_rests)) return (ladei_pipe_copy_stream *)own;

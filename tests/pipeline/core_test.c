@@ -355,9 +355,8 @@ static void run_seed(uint64_t seed, unsigned failure_one_in, unsigned cancel_one
   m->core.rings[0].blocks.last_first = m->core.rings[1].blocks.last_first = seed % 2 == 0;
   m->core.rings[0].host.paces = support_random_one_in(&m->random, 2);
   if (support_random_one_in(&m->random, 2))
-    for (unsigned i = 0; i < 2; i++)
-      ladei_pipe_core_set_turn(&m->core.rings[i],
-                               support_random_between(&m->random, 5, 30) * m->scale); /* no shorter than a chunk */
+    for (unsigned i = 0; i < 2; i++) /* half of it no shorter than a chunk */
+      ladei_pipe_core_set_turn(&m->core.rings[i], support_random_between(&m->random, 10, 30) * m->scale);
   if (support_random_one_in(&m->random, 2)) {
     ladei_pipe_core_set_blocks(&m->core, (size_t)(5 * m->scale), (size_t)(5 * m->scale));
     ladei_pipe_core_set_joined(&m->core.rings[0], (unsigned)support_random_between(&m->random, 1, 4),
