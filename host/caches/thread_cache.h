@@ -96,6 +96,7 @@ typedef struct ladei_pinned_thread_cache {
   _Atomic(ladei_pinned_class_counts *) missed_counts;
   bool reached, victim; /* by the drain, or the look, that is going on; guard: the pool's lock, as the next two */
   uint64_t seen_uses;   /* its uses at the last look, or when it was given quota */
+  uint64_t seen_wishes; /* wishes of all threads then */
   struct ladei_pinned_thread_cache *next_victim;
   uint32_t stripe;      /* of the threads that use one transit word and one shard of retirement; constant once linked */
   ladei_retire *retire; /* that shard */
@@ -117,7 +118,8 @@ typedef struct ladei_pinned_thread_cache {
 typedef struct ladei_pinned_threads {
   _Atomic(ladei_pinned_thread_counters *) exited[LADEI_PINNED_MAX_NODES]; /* by node: counts of threads without cache */
   ladei_lock lock;                  /* keeps the list still for readers: it is changed under this and the pool's lock */
-  ladei_pinned_thread_cache *first; /* guard: both locks; of the next three the pool's */
+  ladei_pinned_thread_cache *first; /* guard: both locks; of the next four the pool's */
+  uint64_t wishes;                  /* so far, for quota that the budget did not have */
   ladei_pinned_thread_cache *steal_next;  /* where the next look for idle threads begins; NULL: at the first */
   bool retire_buffers_closed;             /* runtime/retire is going, or gone */
   _Atomic(size_t) quota_bytes;            /* sum of the threads' quotas */

@@ -2,6 +2,7 @@
 /* Across sources: Blocks kept ready by threads and bins: nobody keeps them from others for good. */
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/wait.h>
@@ -13,6 +14,7 @@
 #include "host/state/thread_caches.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/random.h"
 #include "tests/support/runtimes.h"
 
 #define SEGMENT_BYTES (4 * LADEI_MIB)
@@ -536,6 +538,67 @@ LADE_TEST(PinnedMagazines, BlocksOfAllSizesHaveOneOwnerWhileTheDepotIsEmptied) {
 
 /* The cap leaves little beside what is in use, so requests look everywhere. */
 LADE_TEST(PinnedMagazines, BlocksOfAllSizesHaveOneOwnerNearTheCap) { churn_run(churn_mixed, 64 * LADEI_MIB); }
+
+/* ---- Threads that take turns -------------------------------------------------------------------------------------- */
+
+enum { TURN_THREADS = 16, TURNS = 300, TURN_BLOCKS = 16 };
+
+typedef struct turns {
+  pinned_fixture own;
+  sem_t turn[TURN_THREADS];
+  unsigned lost; /* times that a thread had less quota than after its last turn; guard: the turn */
+} turns;
+
+typedef struct turn_taker {
+  pthread_t thread;
+  turns *all;
+  unsigned number;
+} turn_taker;
+
+/* A pair in each turn, of another size each time. */
+static void *turns_take(void *user) {
+  turn_taker *taker = user;
+  turns *all = taker->all;
+  lade_pinned_pool *pool = all->own.pool;
+  support_random random;
+  void *blocks[TURN_BLOCKS] = {NULL};
+  size_t quota = 0;
+  support_random_start_quietly(&random, taker->number);
+  for (unsigned i = 0; i < TURNS; i++) {
+    void **block = &blocks[support_random_below(&random, TURN_BLOCKS)];
+    sem_wait(&all->turn[taker->number]);
+    if (i > 0 && ladei_tls.cache->quota_bytes < quota) all->lost++;
+    LADE_EXPECT_OK(lade_pinned_free(pool, *block));
+    LADE_EXPECT_OK(lade_pinned_alloc(pool, support_random_size(&random, 512 * LADEI_KIB), block));
+    quota = ladei_tls.cache->quota_bytes;
+    sem_post(&all->turn[(taker->number + 1) % TURN_THREADS]);
+  }
+  sem_wait(&all->turn[taker->number]);
+  for (unsigned i = 0; i < TURN_BLOCKS; i++) LADE_EXPECT_OK(lade_pinned_free(pool, blocks[i]));
+  sem_post(&all->turn[(taker->number + 1) % TURN_THREADS]);
+  return NULL;
+}
+
+/* Bug: threads looked at each other several times between two calls of each, took those that worked for idle, and emptied
+ * their magazines. */
+LADE_TEST(PinnedMagazines, ThreadsThatWorkKeepTheirRoom) {
+  static turns all;
+  turn_taker takers[TURN_THREADS];
+  lade_pinned_options options = pinned_fixture_options();
+  options.max_bytes = 256 * LADEI_MIB;
+  options.magazine_bytes = 8 * LADEI_MIB; /* less than they would keep */
+  if (!pinned_fixture_open(&all.own, support_runtime_open("cpu"), &options)) return;
+  LADE_EXPECT_OK(lade_pinned_reserve(all.own.pool, 128 * LADEI_MIB, 0)); /* growing would empty the magazines */
+  for (unsigned i = 0; i < TURN_THREADS; i++) sem_init(&all.turn[i], 0, i == 0);
+  for (unsigned i = 0; i < TURN_THREADS; i++) {
+    takers[i] = (turn_taker){.all = &all, .number = i};
+    LADE_ASSERT(pthread_create(&takers[i].thread, NULL, turns_take, &takers[i]) == 0);
+  }
+  for (unsigned i = 0; i < TURN_THREADS; i++) pthread_join(takers[i].thread, NULL);
+  LADE_EXPECT_EQ_UINT(all.lost, 0);
+  for (unsigned i = 0; i < TURN_THREADS; i++) sem_destroy(&all.turn[i]);
+  pinned_fixture_close(&all.own);
+}
 
 /* ---- At the cap, with as many blocks as all threads hold ---------------------------------------------------------- */
 
