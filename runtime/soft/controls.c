@@ -127,8 +127,7 @@ lade_status ladei_soft_unsafe_call(void *self, const char *what) {
   if (status != LADE_OK) return status;
   ladei_soft_lock(rt);
   status = ladei_soft_unsafe(rt, what);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 /* ---- For a runtime ----------------------------------------------------------------------------------------------- */

@@ -272,8 +272,7 @@ static lade_status copy_peer(void *self, void *dst, int dst_device, const void *
   if (status != LADE_OK) return status;
   ladei_soft_lock(rt);
   status = copy_peer_locked(rt, &work, dst_device, src_device, resolved);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 /* ---- synchronous copies ------------------------------------------------------------------------------------------ */
@@ -361,8 +360,7 @@ static lade_status copy_sync(void *self, int ordinal, ladei_copy_direction direc
   work.engine = engine_of(direction);
   ladei_soft_lock(rt);
   status = sync_locked(rt, device, direction, &work);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 /* ---- fills, host functions, written values ----------------------------------------------------------------------- */
@@ -393,8 +391,7 @@ static lade_status simple_submit(soft_runtime *rt, soft_op op, soft_work *work, 
     else
       status = ladei_soft_submit(rt, op, stream, work);
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 /* With words of `width` bytes. */

@@ -107,9 +107,8 @@ static lade_status memory_info(void *self, int ordinal, size_t *out_free_bytes, 
 
 static lade_status current_device(void *self, int *out_device) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_current_device);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_current_device);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   const soft_thread *thread = ladei_soft_thread(rt, false);
   *out_device = thread == NULL ? -1 : thread->current_device;
   ladei_soft_unlock(rt);
@@ -129,8 +128,7 @@ static lade_status current_device_set(void *self, int ordinal) {
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "current_device_set: no memory for the thread's record");
   else if (status == LADE_OK)
     thread->current_device = ordinal;
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status device_context(void *self, int ordinal, uint64_t *out_context) {
@@ -217,8 +215,7 @@ static lade_status peer_disable(void *self, int device, int peer) {
                                "a device that `device` has access to", "%d", peer);
   }
   rt->devices[device].peers &= ~((uint64_t)1 << peer);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 void ladei_soft_peer_ops(lade_runtime_ops *ops) {

@@ -6,6 +6,7 @@
 #define LADE_RUNTIME_SOFT_OPS_ENTER_H
 
 #include "base/lock.h"
+#include "runtime/soft/state/lock.h"
 #include "runtime/soft/state/model.h"
 
 extern _Atomic(uint32_t) ladei_soft_fork_generation; /* forks of this process so far, as seen by the child */
@@ -22,6 +23,13 @@ static inline lade_status ladei_soft_enter(soft_runtime *rt, soft_op op) {
   uint32_t generation = atomic_load_explicit(&ladei_soft_fork_generation, memory_order_relaxed);
   uint32_t attention = atomic_load_explicit(&rt->attention, memory_order_relaxed);
   return (attention | (generation ^ rt->fork_generation)) == 0 ? LADE_OK : ladei_soft_enter_slowly(rt, op);
+}
+
+/* The same; with LADE_OK the lock is held. */
+static inline lade_status ladei_soft_enter_locked(soft_runtime *rt, soft_op op) {
+  lade_status status = ladei_soft_enter(rt, op);
+  if (status == LADE_OK) ladei_soft_lock(rt);
+  return status;
 }
 
 /* Advances the virtual time by `ns` for the caller of an op. No effect on "cpu". */

@@ -57,15 +57,13 @@ static lade_status event_create(void *self, uint64_t context, unsigned flags, la
     ladei_soft_table_publish(&rt->event_table, event);
     *out = (lade_event)(uintptr_t)ladei_soft_table_handle(&rt->event_table, event);
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status event_destroy(void *self, lade_event handle) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_event_destroy);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_event_destroy);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_event *event = ladei_soft_table_find(&rt->event_table, (uint64_t)(uintptr_t)handle);
   if (event == NULL) {
     status =
@@ -74,8 +72,7 @@ static lade_status event_destroy(void *self, lade_event handle) {
     ladei_soft_table_hide(&rt->event_table, event);
     ladei_soft_table_put(&rt->event_table, event);
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 /* ---- record ------------------------------------------------------------------------------------------------------ */
@@ -138,16 +135,14 @@ static lade_status record_locked(soft_runtime *rt, soft_event *event, const lade
 
 static lade_status event_record(void *self, lade_event handle, const ladei_stream *resolved) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_event_record);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_event_record);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_event *event = ladei_soft_event_find(rt, SOFT_OP_event_record, handle, &status);
   if (event != NULL) {
     status = record_locked(rt, event, resolved);
     ladei_soft_run_ready(rt);
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 /* ---- query, wait, elapsed time ----------------------------------------------------------------------------------- */
@@ -181,8 +176,7 @@ static lade_status captured_asked(soft_runtime *rt, soft_op op, const soft_event
 static lade_status captured_query(soft_runtime *rt, const soft_event *event) {
   ladei_soft_lock(rt);
   lade_status status = captured_asked(rt, SOFT_OP_event_query, event);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status event_query(void *self, lade_event handle) {

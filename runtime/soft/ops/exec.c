@@ -197,12 +197,10 @@ static lade_status instantiate_locked(soft_runtime *rt, soft_op op, ladei_graph 
 
 static lade_status graph_instantiate(void *self, ladei_graph handle, ladei_graph_exec *out_exec) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_graph_instantiate);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_graph_instantiate);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   status = instantiate_locked(rt, SOFT_OP_graph_instantiate, handle, 0, NULL, out_exec);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status graph_instantiate_with(void *self, ladei_graph handle, unsigned flags, const ladei_stream *upload,
@@ -214,16 +212,14 @@ static lade_status graph_instantiate_with(void *self, ladei_graph handle, unsign
   if (status != LADE_OK) return status;
   ladei_soft_lock(rt);
   status = instantiate_locked(rt, op, handle, flags, upload, out_exec);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status graph_exec_destroy(void *self, ladei_graph_exec handle) {
   soft_runtime *rt = soft_self(self);
   const soft_op op = SOFT_OP_graph_exec_destroy;
-  lade_status status = ladei_soft_enter(rt, op);
+  lade_status status = ladei_soft_enter_locked(rt, op);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_exec *exec = exec_find(rt, op, handle, &status);
   if (exec != NULL) status = ladei_soft_unsafe(rt, "graph_exec_destroy");
   if (status == LADE_OK) exec_remove(rt, exec);
@@ -306,9 +302,8 @@ static lade_status update_locked(soft_runtime *rt, ladei_graph_exec exec_handle,
 
 static lade_status graph_exec_update(void *self, ladei_graph_exec exec, ladei_graph graph, ladei_graph_update *out) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_graph_exec_update);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_graph_exec_update);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   status = update_locked(rt, exec, graph, out);
   ladei_soft_objects_unlock(rt);
   return status;
@@ -335,14 +330,12 @@ static lade_status upload_locked(soft_runtime *rt, soft_op op, const soft_exec *
 static lade_status graph_upload(void *self, ladei_graph_exec handle, const ladei_stream *resolved) {
   soft_runtime *rt = soft_self(self);
   const soft_op op = SOFT_OP_graph_upload;
-  lade_status status = ladei_soft_enter(rt, op);
+  lade_status status = ladei_soft_enter_locked(rt, op);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_stream *stream = ladei_soft_stream_find(rt, op, resolved, &status);
   const soft_exec *exec = stream == NULL ? NULL : exec_find(rt, op, handle, &status);
   if (exec != NULL) status = upload_locked(rt, op, exec, stream);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 /* ---- launch ------------------------------------------------------------------------------------------------------ */
@@ -366,17 +359,15 @@ static lade_status launch_locked(soft_runtime *rt, soft_stream *stream, soft_exe
 static lade_status graph_launch(void *self, ladei_graph_exec handle, const ladei_stream *resolved) {
   soft_runtime *rt = soft_self(self);
   const soft_op op = SOFT_OP_graph_launch;
-  lade_status status = ladei_soft_enter(rt, op);
+  lade_status status = ladei_soft_enter_locked(rt, op);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_stream *stream = ladei_soft_stream_find(rt, op, resolved, &status);
   soft_exec *exec = stream == NULL ? NULL : exec_find(rt, op, handle, &status);
   if (exec != NULL && stream->capture != NULL)
     status = ladei_soft_capture_break(rt, op, stream->capture, LADEI_SOFT_NATIVE_CAPTURE_UNSUPPORTED);
   else if (exec != NULL)
     status = launch_locked(rt, stream, exec);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 void ladei_soft_exec_ops(lade_runtime_ops *ops) {

@@ -39,8 +39,7 @@ static lade_status user_object_create(void *self, ladei_host_function destroy, v
     if (node != NULL) ladei_soft_node_free(rt, node);
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "user_object_create: no memory for one more");
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status stale_handle(soft_runtime *rt, soft_op op, const char *what, const void *handle) {
@@ -49,9 +48,8 @@ static lade_status stale_handle(soft_runtime *rt, soft_op op, const char *what, 
 
 static lade_status user_object_release(void *self, ladei_user_object handle) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_user_object_release);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_user_object_release);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_user_object *object = ladei_soft_table_find(&rt->object_table, (uint64_t)(uintptr_t)handle);
   if (object == NULL)
     status = stale_handle(rt, SOFT_OP_user_object_release, "user object", handle);
@@ -64,9 +62,8 @@ static lade_status user_object_release(void *self, ladei_user_object handle) {
 static lade_status graph_retain_user_object(void *self, ladei_graph graph_handle, ladei_user_object handle) {
   soft_runtime *rt = soft_self(self);
   const soft_op op = SOFT_OP_graph_retain_user_object;
-  lade_status status = ladei_soft_enter(rt, op);
+  lade_status status = ladei_soft_enter_locked(rt, op);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_graph *graph = ladei_soft_table_find(&rt->graph_table, (uint64_t)(uintptr_t)graph_handle);
   soft_user_object *object = ladei_soft_table_find(&rt->object_table, (uint64_t)(uintptr_t)handle);
   if (graph == NULL)
@@ -75,17 +72,15 @@ static lade_status graph_retain_user_object(void *self, ladei_graph graph_handle
     status = stale_handle(rt, op, "user object", handle);
   else if (!ladei_soft_objects_add(&graph->objects, object))
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "graph_retain_user_object: no memory for one more");
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 static lade_status graph_destroy(void *self, ladei_graph handle) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_graph_destroy);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_graph_destroy);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_graph *graph = ladei_soft_table_find(&rt->graph_table, (uint64_t)(uintptr_t)handle);
   if (graph == NULL) {
     status = stale_handle(rt, SOFT_OP_graph_destroy, "graph", handle);
@@ -118,9 +113,8 @@ static ladei_node_kind node_kind(soft_work_kind kind) {
 
 static lade_status graph_counts(void *self, ladei_graph handle, ladei_graph_counts *out) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_graph_counts);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_graph_counts);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   const soft_graph *graph = ladei_soft_table_find(&rt->graph_table, (uint64_t)(uintptr_t)handle);
   if (graph == NULL) {
     status = stale_handle(rt, SOFT_OP_graph_counts, "graph", handle);
@@ -131,8 +125,7 @@ static lade_status graph_counts(void *self, ladei_graph handle, ladei_graph_coun
       out->of_kind[node_kind(graph->nodes[i].work.kind)]++;
     }
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status nodes_tell(const soft_runtime *rt, soft_op op, const soft_graph *graph, const uint32_t *numbers,
@@ -153,17 +146,15 @@ static lade_status graph_node_dependencies(void *self, ladei_graph_node handle, 
                                            size_t capacity, size_t *out_count) {
   soft_runtime *rt = soft_self(self);
   const soft_op op = SOFT_OP_graph_node_dependencies;
-  lade_status status = ladei_soft_enter(rt, op);
+  lade_status status = ladei_soft_enter_locked(rt, op);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_graph *graph = NULL;
   const soft_graph_node *node = ladei_soft_graph_node_find(rt, handle, &graph);
   status = node == NULL ? ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_VALUE, "node",
                                             "a node of a graph that is there", "%p", (const void *)handle)
                         : nodes_tell(rt, op, graph, node->dependencies, node->dependency_count, dependencies, capacity,
                                      out_count);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 /* ---- memory of graphs -------------------------------------------------------------------------------------------- */
@@ -188,20 +179,17 @@ static lade_status graph_memory_trim(void *self, int device) {
 
 static lade_status capture_begin(void *self, const ladei_stream *resolved, ladei_capture_mode mode) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_capture_begin);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_capture_begin);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_stream *stream = ladei_soft_stream_find(rt, SOFT_OP_capture_begin, resolved, &status);
   if (stream != NULL) status = ladei_soft_capture_start(rt, stream, mode);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status capture_end(void *self, const ladei_stream *resolved, ladei_graph *out_graph) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_capture_end);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_capture_end);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_stream *stream = ladei_soft_stream_find(rt, SOFT_OP_capture_end, resolved, &status);
   if (stream != NULL) status = ladei_soft_capture_finish(rt, stream, out_graph);
   ladei_soft_objects_unlock(rt);
@@ -221,22 +209,19 @@ static ladei_capture_info capture_tell(const soft_runtime *rt, const soft_stream
 
 static lade_status stream_capture_info(void *self, const ladei_stream *resolved, ladei_capture_info *out) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_capture_info);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_stream_capture_info);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   const soft_stream *stream = ladei_soft_stream_find(rt, SOFT_OP_stream_capture_info, resolved, &status);
   if (stream != NULL) *out = capture_tell(rt, stream);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status capture_frontier(void *self, const ladei_stream *resolved, ladei_capture_info *out_info,
                                     ladei_graph_node *nodes, size_t capacity, size_t *out_count) {
   soft_runtime *rt = soft_self(self);
   const soft_op op = SOFT_OP_capture_frontier;
-  lade_status status = ladei_soft_enter(rt, op);
+  lade_status status = ladei_soft_enter_locked(rt, op);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   const soft_stream *stream = ladei_soft_stream_find(rt, op, resolved, &status);
   if (stream != NULL) {
     ladei_capture_info info = capture_tell(rt, stream);
@@ -245,8 +230,7 @@ static lade_status capture_frontier(void *self, const ladei_stream *resolved, la
                         active ? stream->frontier_count : 0, nodes, capacity, out_count);
     if (status == LADE_OK) *out_info = info;
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 /* ---- ops of capturing streams ------------------------------------------------------------------------------------ */

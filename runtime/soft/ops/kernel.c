@@ -100,8 +100,7 @@ static lade_status kernel_submit(soft_runtime *rt, soft_op op, soft_work *work, 
     status = ladei_soft_submit(rt, op, stream, work);
   else
     ladei_soft_work_dispose(work);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 lade_status ladei_soft_kernel_queue(soft_runtime *rt, soft_op op, const ladei_stream *resolved,

@@ -75,15 +75,13 @@ static lade_status device_alloc(void *self, int device_ordinal, size_t bytes, vo
   } else if (status == LADE_OK) {
     status = ladei_soft_out_of_device_memory(SOFT_OP_device_alloc, device, bytes);
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status device_free(void *self, int device_ordinal, void *pointer) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_device_free);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_device_free);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   status = ladei_soft_unsafe(rt, "device_free");
   soft_range *range = range_starting(rt, pointer, SOFT_RANGE_DEVICE);
   if (status == LADE_OK && (range == NULL || range->device != device_ordinal))
@@ -93,8 +91,7 @@ static lade_status device_free(void *self, int device_ordinal, void *pointer) {
     rt->ipc_opens -= range->ipc_opens; /* opens by other users end with it */
     ladei_soft_range_end(rt, range);
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 /* ---- pinned host memory ------------------------------------------------------------------------------------------ */
@@ -202,9 +199,8 @@ static void registered_end(soft_runtime *rt, soft_range *range) {
 
 static lade_status host_end(void *self, soft_op op, void *pointer, soft_range_kind kind) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, op);
+  lade_status status = ladei_soft_enter_locked(rt, op);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_range *range = range_starting(rt, pointer, kind);
   if (range == NULL) {
     status = kind == SOFT_RANGE_REGISTERED ? not_registered(rt, pointer) : not_a_start(op, pointer);
@@ -216,8 +212,7 @@ static lade_status host_end(void *self, soft_op op, void *pointer, soft_range_ki
     else
       ladei_soft_range_end(rt, range);
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status host_free(void *self, void *pointer) {
@@ -316,9 +311,8 @@ static void attributes_of(const soft_runtime *rt, const void *pointer, ladei_poi
 
 static lade_status pointer_attributes(void *self, const void *pointer, ladei_pointer_attributes *out) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_pointer_attributes);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_pointer_attributes);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   attributes_of(rt, pointer, out);
   ladei_soft_unlock(rt);
   return LADE_OK;
@@ -336,9 +330,8 @@ static const char ipc_magic[16] = "lade soft ipc 1";
 
 static lade_status ipc_export(void *self, void *pointer, ladei_ipc_handle *out_handle) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_ipc_export);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_ipc_export);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   const soft_range *range = ladei_soft_range_at(rt, pointer);
   if (range == NULL || range->kind != SOFT_RANGE_DEVICE) {
     status = ladei_soft_refuse(SOFT_OP_ipc_export, LADEI_SOFT_NATIVE_INVALID_VALUE, "pointer",
@@ -354,8 +347,7 @@ static lade_status ipc_export(void *self, void *pointer, ladei_ipc_handle *out_h
     memset(out_handle, 0, sizeof *out_handle);
     memcpy(out_handle->bytes, &content, sizeof content);
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status ipc_open(void *self, int device_ordinal, const ladei_ipc_handle *handle, void **out_base) {
@@ -379,15 +371,13 @@ static lade_status ipc_open(void *self, int device_ordinal, const ladei_ipc_hand
     rt->ipc_opens++;
     *out_base = base;
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status ipc_close(void *self, void *base) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_ipc_close);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_ipc_close);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_range *range = range_starting(rt, base, SOFT_RANGE_DEVICE);
   if (range == NULL || range->ipc_opens == 0) {
     status = not_a_start(SOFT_OP_ipc_close, base);
@@ -395,8 +385,7 @@ static lade_status ipc_close(void *self, void *base) {
     range->ipc_opens--;
     rt->ipc_opens--;
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 void ladei_soft_memory_ops(lade_runtime_ops *ops) {

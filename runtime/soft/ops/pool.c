@@ -40,17 +40,15 @@ static lade_status properties_check(soft_runtime *rt, const ladei_pool_propertie
 
 static lade_status pool_create(void *self, const ladei_pool_properties *properties, ladei_driver_pool *out_pool) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_pool_create);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_pool_create);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   status = properties_check(rt, properties);
   if (status == LADE_OK) {
     const soft_pool *pool = ladei_soft_pool_new(rt, properties);
     if (pool == NULL) status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pool_create: no memory for one more");
     if (pool != NULL) *out_pool = (ladei_driver_pool)(uintptr_t)ladei_soft_table_handle(&rt->pool_table, pool);
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status default_locked(soft_runtime *rt, soft_device *device, ladei_driver_pool *out_pool) {
@@ -75,8 +73,7 @@ static lade_status pool_default(void *self, int ordinal, ladei_driver_pool *out_
   if (device == NULL) return status;
   ladei_soft_lock(rt);
   status = default_locked(rt, device, out_pool);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 /* The live pool of a handle, or NULL with an error recorded. Under the lock. */
@@ -152,13 +149,11 @@ static lade_status alloc_locked(soft_runtime *rt, soft_pool *pool, size_t bytes,
 static lade_status pool_alloc(void *self, ladei_driver_pool handle, size_t bytes, const ladei_stream *resolved,
                               void **out) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_pool_alloc);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_pool_alloc);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_pool *pool = pool_find(rt, SOFT_OP_pool_alloc, handle, &status);
   if (pool != NULL) status = alloc_locked(rt, pool, bytes, resolved, out);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status free_locked(soft_runtime *rt, void *pointer, const ladei_stream *resolved) {
@@ -203,21 +198,18 @@ bool ladei_soft_is_pool_memory(void *self, const void *pointer) {
 
 static lade_status pool_free(void *self, void *pointer, const ladei_stream *resolved) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_pool_free);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_pool_free);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   status = free_locked(rt, pointer, resolved);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 /* ---- settings ---------------------------------------------------------------------------------------------------- */
 
 static lade_status pool_destroy(void *self, ladei_driver_pool handle) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_pool_destroy);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_pool_destroy);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_pool *pool = pool_find(rt, SOFT_OP_pool_destroy, handle, &status);
   if (pool != NULL && pool->is_default) {
     status = ladei_soft_refuse(SOFT_OP_pool_destroy, LADEI_SOFT_NATIVE_INVALID_VALUE, "pool", "one from pool_create",
@@ -227,15 +219,13 @@ static lade_status pool_destroy(void *self, ladei_driver_pool handle) {
     pool->destroyed = true;
     ladei_soft_pool_release(rt, pool, 0);
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status pool_set_access(void *self, ladei_driver_pool handle, int ordinal, bool writable) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_pool_set_access);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_pool_set_access);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_pool *pool = pool_find(rt, SOFT_OP_pool_set_access, handle, &status);
   if (pool != NULL && ladei_soft_device_use(rt, SOFT_OP_pool_set_access, ordinal, &status) != NULL) {
     const soft_device *owner = ladei_soft_pool_device(rt, pool);
@@ -250,8 +240,7 @@ static lade_status pool_set_access(void *self, ladei_driver_pool handle, int ord
       pool->access = writable ? pool->access | bit : pool->access & ~bit;
     }
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status bad_attribute(soft_op op, ladei_pool_attribute attribute) {
@@ -263,9 +252,8 @@ static lade_status bad_attribute(soft_op op, ladei_pool_attribute attribute) {
 static lade_status pool_attribute_get(void *self, ladei_driver_pool handle, ladei_pool_attribute attribute,
                                       uint64_t *out) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_pool_attribute_get);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_pool_attribute_get);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   const soft_pool *pool = pool_find(rt, SOFT_OP_pool_attribute_get, handle, &status);
   if (pool != NULL) {
     switch (attribute) {
@@ -277,16 +265,14 @@ static lade_status pool_attribute_get(void *self, ladei_driver_pool handle, lade
     default: status = bad_attribute(SOFT_OP_pool_attribute_get, attribute);
     }
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status pool_attribute_set(void *self, ladei_driver_pool handle, ladei_pool_attribute attribute,
                                       uint64_t value) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_pool_attribute_set);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_pool_attribute_set);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_pool *pool = pool_find(rt, SOFT_OP_pool_attribute_set, handle, &status);
   if (pool != NULL) {
     if (attribute == LADEI_POOL_RELEASE_THRESHOLD)
@@ -298,19 +284,16 @@ static lade_status pool_attribute_set(void *self, ladei_driver_pool handle, lade
     else
       status = bad_attribute(SOFT_OP_pool_attribute_set, attribute);
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status pool_trim(void *self, ladei_driver_pool handle, size_t keep_bytes) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_pool_trim);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_pool_trim);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_pool *pool = pool_find(rt, SOFT_OP_pool_trim, handle, &status);
   if (pool != NULL) ladei_soft_pool_release(rt, pool, keep_bytes);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 void ladei_soft_pool_ops(lade_runtime_ops *ops) {

@@ -63,9 +63,8 @@ static soft_stream *stream_named(soft_runtime *rt, lade_stream handle, lade_stat
 /* Under the lock also for ordinary handles: the record of a stale one may be that of a stream being made. */
 static lade_status stream_resolve(void *self, lade_stream handle, ladei_stream *out) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_resolve);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_stream_resolve);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   const soft_stream *stream = stream_named(rt, handle, &status);
   ladei_stream resolved = {0};
   if (stream != NULL)
@@ -105,8 +104,7 @@ static lade_status stream_create(void *self, int ordinal, int priority, unsigned
     ladei_soft_table_publish(&rt->stream_table, slot);
     *out = slot->stream->handle;
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static void hold_end(soft_runtime *rt, soft_stream *stream) {
@@ -117,9 +115,8 @@ static void hold_end(soft_runtime *rt, soft_stream *stream) {
 
 static lade_status stream_destroy(void *self, lade_stream handle) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_destroy);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_stream_destroy);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_stream_slot *slot = ladei_soft_table_find(&rt->stream_table, (uint64_t)(uintptr_t)handle);
   if (slot != NULL) {
     soft_stream *stream = slot->stream;
@@ -154,16 +151,14 @@ static lade_status wait_event_locked(soft_runtime *rt, const ladei_stream *resol
 
 static lade_status stream_wait_event(void *self, const ladei_stream *resolved, lade_event handle) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_wait_event);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_stream_wait_event);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_event *event = ladei_soft_event_find(rt, SOFT_OP_stream_wait_event, handle, &status);
   if (event != NULL) {
     status = wait_event_locked(rt, resolved, event);
     ladei_soft_run_ready(rt);
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static bool stream_is_done(const soft_stream *stream) {
@@ -195,13 +190,11 @@ static lade_status query_locked(soft_runtime *rt, soft_stream *stream) {
 
 static lade_status stream_query(void *self, const ladei_stream *resolved) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_query);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_stream_query);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_stream *stream = ladei_soft_stream_find(rt, SOFT_OP_stream_query, resolved, &status);
   if (stream != NULL) status = query_locked(rt, stream);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 /* Under the lock. Waits for the work that the stream has now. */
@@ -226,13 +219,11 @@ static lade_status synchronize_locked(soft_runtime *rt, soft_stream *stream) {
 
 static lade_status stream_synchronize(void *self, const ladei_stream *resolved) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_synchronize);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_stream_synchronize);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_stream *stream = ladei_soft_stream_find(rt, SOFT_OP_stream_synchronize, resolved, &status);
   if (stream != NULL) status = synchronize_locked(rt, stream);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status device_synchronize_locked(soft_runtime *rt, int32_t device) {
@@ -256,8 +247,7 @@ static lade_status device_synchronize(void *self, int ordinal) {
   if (ladei_soft_device_use(rt, SOFT_OP_device_synchronize, ordinal, &status) == NULL) return status;
   ladei_soft_lock(rt);
   status = device_synchronize_locked(rt, ordinal);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 /* ---- capture state ----------------------------------------------------------------------------------------------- */
@@ -279,8 +269,7 @@ static lade_status capture_mode_exchange(void *self, ladei_capture_mode *mode) {
     thread->mode = *mode;
     *mode = former;
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 /* ---- holds ------------------------------------------------------------------------------------------------------- */

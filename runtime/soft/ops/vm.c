@@ -84,9 +84,8 @@ static lade_status vm_reserve(void *self, int ordinal, size_t bytes, size_t alig
 
 static lade_status vm_address_free(void *self, void *address, size_t bytes) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_vm_address_free);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_vm_address_free);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_range *range = ladei_soft_range_at(rt, address);
   if (range == NULL || range->kind != SOFT_RANGE_RESERVED || range->node.key != soft_key_of(address) ||
       range->bytes != bytes)
@@ -95,8 +94,7 @@ static lade_status vm_address_free(void *self, void *address, size_t bytes) {
     status = bad_range(SOFT_OP_vm_address_free, address, bytes, "a reservation without mappings");
   else
     ladei_soft_range_end(rt, range);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 /* ---- physical memory --------------------------------------------------------------------------------------------- */
@@ -194,8 +192,7 @@ static lade_status vm_create(void *self, int ordinal, size_t bytes, bool exporta
   ladei_soft_lock(rt);
   device->active = true;
   status = create_locked(rt, device, bytes, exportable, NULL, out_handle);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status vm_stale(soft_runtime *rt, soft_op op, ladei_vm_handle handle) {
@@ -204,9 +201,8 @@ static lade_status vm_stale(soft_runtime *rt, soft_op op, ladei_vm_handle handle
 
 static lade_status vm_release(void *self, ladei_vm_handle handle) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_vm_release);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_vm_release);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   soft_vm *vm = ladei_soft_table_find(&rt->vm_table, handle);
   if (vm == NULL) {
     status = vm_stale(rt, SOFT_OP_vm_release, handle);
@@ -214,8 +210,7 @@ static lade_status vm_release(void *self, ladei_vm_handle handle) {
     if (--vm->references == 0) ladei_soft_table_hide(&rt->vm_table, vm);
     vm_free_if_unused(rt, vm);
   }
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 /* ---- mappings ---------------------------------------------------------------------------------------------------- */
@@ -260,12 +255,10 @@ static lade_status map_locked(soft_runtime *rt, void *address, size_t bytes, lad
 
 static lade_status vm_map(void *self, void *address, size_t bytes, ladei_vm_handle handle) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_vm_map);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_vm_map);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   status = map_locked(rt, address, bytes, handle);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 /* [address, address + bytes) consists of whole mappings without a gap. */
@@ -300,15 +293,13 @@ static void unmap_locked(soft_runtime *rt, void *address, size_t bytes) {
 
 static lade_status vm_unmap(void *self, void *address, size_t bytes) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_vm_unmap);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_vm_unmap);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   if (!mappings_are_whole(rt, address, bytes))
     status = bad_range(SOFT_OP_vm_unmap, address, bytes, "whole mapped handles");
   else
     unmap_locked(rt, address, bytes);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 static lade_status access_locked(soft_runtime *rt, void *address, size_t bytes, int device, bool writable) {
@@ -335,17 +326,15 @@ static lade_status vm_set_access(void *self, void *address, size_t bytes, int or
   if (vm_device(rt, SOFT_OP_vm_set_access, ordinal, &status) == NULL) return status;
   ladei_soft_lock(rt);
   status = access_locked(rt, address, bytes, ordinal, writable);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 /* ---- export: the memory's own file ------------------------------------------------------------------------------- */
 
 static lade_status vm_export(void *self, ladei_vm_handle handle, int *out_fd) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_vm_export);
+  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_vm_export);
   if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
   const soft_vm *vm = ladei_soft_table_find(&rt->vm_table, handle);
   int fd = -1;
   if (vm == NULL)
@@ -406,8 +395,7 @@ static lade_status vm_import(void *self, int ordinal, int fd, ladei_vm_handle *o
   const foreign_file file = {.descriptor = fd, .inode = facts.st_ino, .bytes = (size_t)facts.st_size};
   ladei_soft_lock(rt);
   status = import_locked(rt, device_of_file(rt, fd, device), &file, out_handle);
-  ladei_soft_unlock(rt);
-  return status;
+  return ladei_soft_unlock_with(rt, status);
 }
 
 void ladei_soft_vm_ops(lade_runtime_ops *ops) {
