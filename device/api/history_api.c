@@ -134,14 +134,14 @@ static void change_apply(lade_device_allocator *allocator, history_change *chang
   ladei_device_history_watch(allocator);
 }
 
-static lade_status history_set(lade_device_allocator *allocator, const lade_device_history_options *options) {
+static lade_status history_set(lade_device_allocator *allocator, const lade_history_options *options) {
   static const char call[] = "lade_device_history_set";
   lade_status status = ladei_device_check_call(allocator, call);
   if (status == LADE_OK) status = ladei_device_check_heap(allocator, call);
   if (status != LADE_OK) return status;
-  lade_device_history_options own;
+  lade_history_options own;
   history_change change;
-  status = ladei_options_read("lade_device_history_options", options, &own, sizeof own);
+  status = ladei_options_read("lade_history_options", options, &own, sizeof own);
   if (status == LADE_OK) status = ladei_history_options_check(&own, call);
   if (status == LADE_OK) status = change_prepare(allocator, &own, &change);
   if (status != LADE_OK) return status;
@@ -156,7 +156,7 @@ static lade_status history_set(lade_device_allocator *allocator, const lade_devi
   return LADE_OK;
 }
 
-lade_status lade_device_history_set(lade_device_allocator *allocator, const lade_device_history_options *options) {
+lade_status lade_device_history_set(lade_device_allocator *allocator, const lade_history_options *options) {
   int cancellation = ladei_cancellation_hold();
   lade_status status = history_set(allocator, options);
   ladei_cancellation_resume(cancellation);

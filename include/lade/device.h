@@ -1195,13 +1195,6 @@ typedef struct lade_device_event {
   uint32_t action; /**< lade_device_action. */
 } lade_device_event;
 
-/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_device_history_options_init(lade_device_history_options *options) {
-  const lade_device_history_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_device_history_options);
-}
-
 /**
  * Turn the history on or off, or change it.
  *
@@ -1214,8 +1207,7 @@ LADE_INLINE void lade_device_history_options_init(lade_device_history_options *o
  * or one without capture; LADE_ERR_OUT_OF_HOST_MEMORY for the ring; LADE_ERR_FORKED.
  * Source: docs/design.md "History".
  */
-LADE_API lade_status lade_device_history_set(lade_device_allocator *allocator,
-                                             const lade_device_history_options *options);
+LADE_API lade_status lade_device_history_set(lade_device_allocator *allocator, const lade_history_options *options);
 
 /**
  * Copy the ring as it is at the call, with the wall clock, labels and scopes of threads, and notes on blocks. It is left as it is.

@@ -74,7 +74,7 @@ typedef struct lade_stack_frame {
 typedef lade_status (*lade_stack_frame_visit)(void *user, const lade_stack_frame *frame);
 
 /** Options of lade_device_history_set and lade_pinned_history_set; all zero: history off. */
-typedef struct lade_device_history_options {
+typedef struct lade_history_options {
   size_t struct_size;
   uint32_t enabled;     /**< 1: record. 0: stop; the ring is cleared and all contexts are released. */
   uint32_t level;       /**< lade_device_context_level. Counts while enabled. */
@@ -99,10 +99,7 @@ typedef struct lade_device_history_options {
    * what the `capture` beside it returned and nothing else, also where another history has been set since, and may be called
    * for as long as `user` must live. NULL: reports have no frames. */
   lade_status (*describe)(void *user, const void *context, lade_stack_frame_visit visit, void *visitor);
-} lade_device_history_options;
-
-/** The same, for either cache. */
-typedef lade_device_history_options lade_history_options;
+} lade_history_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
 LADE_INLINE void lade_history_options_init(lade_history_options *options) {

@@ -132,8 +132,8 @@ static void scenario_sharing(lade_device_allocator *allocator, const lade_stream
 
 /* History, snapshots, peers, streams that end. */
 static void scenario_others(lade_device_allocator *allocator, const lade_stream *streams, lade_status *first) {
-  lade_device_history_options options;
-  lade_device_history_options_init(&options);
+  lade_history_options options;
+  lade_history_options_init(&options);
   options.enabled = 1;
   options.level = LADE_CONTEXT_ALL;
   options.max_entries = 8;

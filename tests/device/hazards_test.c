@@ -245,8 +245,8 @@ LADE_TEST(hazard_H10, RestoreCapturesItsContextOnceAndUnlocked) {
   lade_device_checkpoint *checkpoint = NULL;
   lade_device_restored *restored = NULL;
   LADE_ASSERT_OK(lade_device_checkpoint_get(f.allocator, pool_one, &checkpoint));
-  lade_device_history_options options;
-  lade_device_history_options_init(&options);
+  lade_history_options options;
+  lade_history_options_init(&options);
   options.enabled = 1;
   options.level = LADE_CONTEXT_ALL;
   options.capture = capture_count;
@@ -279,8 +279,8 @@ static void tracker_ignore(void *user, const lade_device_event *event, const lad
 /* Changes everything that PyTorch's allocator changes or reads without its lock. */
 static void *race_settings(void *user) {
   device_fixture *f = user;
-  lade_device_history_options options;
-  lade_device_history_options_init(&options);
+  lade_history_options options;
+  lade_history_options_init(&options);
   options.enabled = 1;
   options.capture = capture_count;
   options.user = f;
@@ -533,8 +533,8 @@ LADE_TEST(hazard_H20, ResizedRingStaysInOrder) {
   static const uint64_t lengths[] = {5, 9, 3, 4, 1, 8};
   uint64_t written = 0;
   uint64_t held = 0;
-  lade_device_history_options options;
-  lade_device_history_options_init(&options);
+  lade_history_options options;
+  lade_history_options_init(&options);
   options.enabled = 1;
   for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
     options.max_entries = lengths[i];
@@ -599,8 +599,8 @@ LADE_TEST(hazard_H27, EventsNameTheirDeviceAndObserversGo) {
   LADE_EXPECT_STATUS(LADE_ERR_NO_DEVICE, lade_device_allocator_create(runtime, 7, NULL, &allocator));
   LADE_EXPECT_STATUS(LADE_ERR_NO_DEVICE, lade_device_allocator_create(runtime, -1, NULL, &allocator));
   LADE_ASSERT_OK(lade_device_allocator_create(runtime, 1, NULL, &allocator));
-  lade_device_history_options options;
-  lade_device_history_options_init(&options);
+  lade_history_options options;
+  lade_history_options_init(&options);
   options.enabled = 1;
   options.max_entries = 10;
   LADE_EXPECT_OK(lade_device_history_set(allocator, &options));
@@ -628,8 +628,8 @@ LADE_TEST(hazard_H24, SegmentsKeepTheirContextAndBlocksTheirAge) {
   device_fixture f;
   if (!open_with(&f, 256 * MIB, threshold_set)) return;
   LADE_EXPECT_OK(lade_device_set_memory_fraction(f.allocator, 1.0));
-  lade_device_history_options options;
-  lade_device_history_options_init(&options);
+  lade_history_options options;
+  lade_history_options_init(&options);
   options.enabled = 1;
   options.level = LADE_CONTEXT_STATE;
   options.capture = capture_count;

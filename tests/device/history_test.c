@@ -45,8 +45,8 @@ static int number_of(const void *context) {
 }
 
 static void record(device_fixture *f, stacks *s, lade_device_context_level level, uint64_t max_entries) {
-  lade_device_history_options options;
-  lade_device_history_options_init(&options);
+  lade_history_options options;
+  lade_history_options_init(&options);
   options.enabled = 1;
   options.level = level;
   options.max_entries = max_entries;
@@ -313,8 +313,8 @@ LADE_TEST(DeviceHistory, TurningOffReleasesEverything) {
 LADE_TEST(DeviceHistory, RefusesLevelsWithoutACapture) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
-  lade_device_history_options options;
-  lade_device_history_options_init(&options);
+  lade_history_options options;
+  lade_history_options_init(&options);
   options.enabled = 1;
   options.level = LADE_CONTEXT_STATE;
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_history_set(f.allocator, &options));

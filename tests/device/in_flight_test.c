@@ -358,8 +358,8 @@ static void *capture_nothing(void *user) { return user; }
 static bool open_with_context(device_fixture *f, bool expandable) {
   uint32_t flags = expandable ? LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS : 0;
   if (!open_limited(f, "cpu", 200 * MIB, 0, expandable, flags)) return false;
-  lade_device_history_options history;
-  lade_device_history_options_init(&history);
+  lade_history_options history;
+  lade_history_options_init(&history);
   history.enabled = 1;
   history.level = LADE_CONTEXT_ALL;
   history.max_entries = 8;

@@ -371,8 +371,8 @@ LADE_TEST(DeviceFind, DescribesBlocksOfEveryState) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", GIB, &options)) return;
   int context = 0;
-  lade_device_history_options history;
-  lade_device_history_options_init(&history);
+  lade_history_options history;
+  lade_history_options_init(&history);
   history.enabled = 1;
   history.level = LADE_CONTEXT_STATE;
   history.capture = context_capture;

@@ -591,8 +591,8 @@ LADE_TEST(DevicePoolObjects, TrimLeavesTheGranulesThatAreKept) {
 LADE_TEST(DevicePoolObjects, ASnapshotOfOnePool) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
-  lade_device_history_options history;
-  lade_device_history_options_init(&history);
+  lade_history_options history;
+  lade_history_options_init(&history);
   history.enabled = 1;
   history.max_entries = 100;
   LADE_EXPECT_OK(lade_device_history_set(f.allocator, &history));

@@ -123,8 +123,8 @@ LADE_TEST(inspect_check_08, AProviderIsSetAtTheCreationAlone) {
 
 /* In the reference statistics, history, snapshots, pools and checkpoints are gone with a plugged-in allocator. */
 static void introspection_expect(device_fixture *f, size_t reserved) {
-  lade_device_history_options history;
-  lade_device_history_options_init(&history);
+  lade_history_options history;
+  lade_history_options_init(&history);
   history.enabled = 1;
   history.max_entries = 100;
   LADE_EXPECT_OK(lade_device_history_set(f->allocator, &history));

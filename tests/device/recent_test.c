@@ -233,9 +233,9 @@ static void op_setting(twins *t, support_random *random, size_t place) {
 }
 
 static void op_history(twins *t, support_random *random, size_t place) {
-  lade_device_history_options options;
+  lade_history_options options;
   (void)place;
-  lade_device_history_options_init(&options);
+  lade_history_options_init(&options);
   options.enabled = support_random_one_in(random, 3);
   options.max_entries = 64;
   BOTH(lade_device_history_set(a, &options));

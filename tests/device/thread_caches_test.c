@@ -442,11 +442,11 @@ LADE_TEST(DeviceThreadCaches, ReclaimedBlockServesTheRequest) {
 LADE_TEST(DeviceThreadCaches, HistoryHasEveryEvent) {
   device_fixture f;
   lade_history *history = NULL;
-  lade_device_history_options options;
+  lade_history_options options;
   if (!open_caches(&f)) return;
   char *block = device_fixture_alloc(&f, 1000, 0);
   device_fixture_free(&f, block);
-  lade_device_history_options_init(&options);
+  lade_history_options_init(&options);
   options.enabled = 1;
   options.max_entries = 64;
   LADE_ASSERT_OK(lade_device_history_set(f.allocator, &options));

@@ -190,8 +190,8 @@ static size_t tracer_describe(void *user, const void *context, lade_frame *frame
 }
 
 static void history_on(lade_device_allocator *allocator, tracer *t) {
-  lade_device_history_options options;
-  lade_device_history_options_init(&options);
+  lade_history_options options;
+  lade_history_options_init(&options);
   options.enabled = 1;
   options.level = LADE_CONTEXT_ALLOC;
   options.max_entries = 1000;

@@ -392,9 +392,9 @@ static void op_snapshot(bench *own, int thread) {
 }
 
 static void op_history(bench *own, int thread) {
-  lade_device_history_options options;
+  lade_history_options options;
   (void)thread;
-  lade_device_history_options_init(&options);
+  lade_history_options_init(&options);
   options.enabled = 1;
   options.max_entries = 8;
   LADE_EXPECT_OK(lade_device_history_set(own->allocator, &options));

@@ -60,9 +60,9 @@ static void snapshot_save(program *p, const char *path) {
 
 static void program_open(program *p, bool reference) {
   lade_device_options options;
-  lade_device_history_options history;
+  lade_history_options history;
   lade_device_options_init(&options);
-  lade_device_history_options_init(&history);
+  lade_history_options_init(&history);
   if (reference) options.flags |= LADE_DEVICE_REFERENCE;
   history.enabled = 1;
   history.max_entries = 100000;
