@@ -23,7 +23,7 @@ typedef struct ladei_pipe_request {
   const lade_transfer *transfer;
   uint64_t index;                    /* of the piece that is looked at, in transfer->pieces */
   void *place;                       /* on the device, of the piece before, if that has no bytes; NULL: not given */
-  bool alone;                        /* it is the only one with bytes */
+  uint64_t least_direct;             /* shorter pieces are staged */
   uint64_t pinned_begin, pinned_end; /* the pinned range found last: pieces often lie in the same */
 } ladei_pipe_request;
 

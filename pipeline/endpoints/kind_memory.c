@@ -16,9 +16,6 @@
 #include "pipeline/endpoints/copy.h"
 #include "pipeline/endpoints/kinds.h"
 
-/* Smaller pieces of lists are gathered all the same: one packed copy costs less than a copy for each. */
-enum { LEAST_PIECE = 64 << 10 };
-
 static lade_status memory_check(const ladei_pipe_request *request, const lade_endpoint *host, uint64_t bytes) {
   return host->memory != NULL || bytes == 0
              ? LADE_OK
@@ -46,7 +43,7 @@ static bool range_find(ladei_pipe_request *request, uint64_t address) {
 static bool memory_is_direct(ladei_pipe_request *request, ladei_pipe_piece *piece) {
   bool is_compared =
       request->transfer->direction == LADE_TO_HOST && request->transfer->checksum == LADE_CHECKSUM_VERIFY;
-  if (is_compared || (!request->alone && piece->bytes < LEAST_PIECE)) return false;
+  if (is_compared || piece->bytes < request->least_direct) return false;
   uint64_t begin = (uint64_t)(uintptr_t)piece->host.memory;
   if (!range_find(request, begin)) return false;
   piece->first_reach = request->pinned_end - begin;

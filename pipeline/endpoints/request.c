@@ -8,6 +8,8 @@
 #include "base/size.h"
 #include "pipeline/endpoints/kinds.h"
 #include "pipeline/endpoints/sinks.h"
+#include "pipeline/state/state.h"
+#include "runtime/copies/copies.h"
 
 static const char call[] = "lade_pipeline_submit";
 
@@ -126,9 +128,18 @@ lade_status ladei_pipe_request_read(ladei_pipe_request *request, ladei_pipe_piec
   return status;
 }
 
+/* Shorter pieces of pinned memory are gathered all the same. For engines one packed copy costs less than a copy for each, for the kernel
+ * it hardly does. */
+static uint64_t least_direct(const lade_pipeline *pipeline, const ladei_pipe_pieces *pieces) {
+  enum { ENGINE_LEAST = 64 << 10, KERNEL_LEAST = 512 };
+  if (pieces->count == 1) return 0;
+  return ladei_copy_kernel_ready(pipeline->runtime, &pipeline->sides[0].copy_streams[0].stream) ? KERNEL_LEAST
+                                                                                                : ENGINE_LEAST;
+}
+
 bool ladei_pipe_request_find_direct(ladei_pipe_request *request, ladei_pipe_pieces *pieces) {
   size_t found = 0;
-  request->alone = pieces->count == 1;
+  request->least_direct = least_direct(request->pipeline, pieces);
   for (size_t i = 0; i < pieces->count; i++) {
     ladei_pipe_piece *piece = &pieces->list[i];
     piece->direct = piece->kind->is_direct != NULL && piece->kind->is_direct(request, piece);

@@ -156,6 +156,10 @@ static lade_status list_copy(lade_runtime *runtime, const ladei_copy_list_name *
   return status;
 }
 
+bool ladei_copy_kernel_ready(lade_runtime *runtime, const ladei_stream *stream) {
+  return ways_ready(ladei_copy_ways_of(runtime, stream->device));
+}
+
 bool ladei_copy_kernel_suits(lade_runtime *runtime, ladei_copy_direction direction, size_t count, size_t bytes,
                              const ladei_stream *stream) {
   const ladei_copy_ways *ways = ladei_copy_ways_of(runtime, stream->device);

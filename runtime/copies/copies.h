@@ -8,6 +8,9 @@
 #include "lade/copy.h"
 #include "runtime/ops.h"
 
+/* Whether the kernel is loaded on the stream's device. */
+bool ladei_copy_kernel_ready(lade_runtime *runtime, const ladei_stream *stream);
+
 /* Whether the kernel copies `count` pieces of `bytes` together, if it reaches them, faster than engines do. Does not load it. */
 bool ladei_copy_kernel_suits(lade_runtime *runtime, ladei_copy_direction direction, size_t count, size_t bytes,
                              const ladei_stream *stream);

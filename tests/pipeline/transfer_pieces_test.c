@@ -132,6 +132,39 @@ LADE_TEST_P(Pieces, ScatteredAreCopiedByTheKernelThatIsLoaded, support_soft_runt
   if (fixture_open_pool(&f, name, DEVICE_BYTES, &pool, NULL)) scatter(&f, BY_KERNEL);
 }
 
+/* Bytes that are pinned already go from where they lie, however short their pieces: blocks are for staging. */
+LADE_TEST_P(Pieces, ShortAndPinnedAreNotStagedIfTheKernelIsLoaded, support_soft_runtimes, name) {
+  enum { EACH = 1000, COUNT = 100 };
+  for (int loaded = 0; loaded < 2; loaded++) {
+    fixture f;
+    char *host;
+    lade_piece pieces[COUNT];
+    lade_pinned_options pool;
+    lade_pinned_options_init(&pool);
+    pool.flags = LADE_PINNED_DEVICE_MAPPED;
+    if (!fixture_open_pool(&f, name, DEVICE_BYTES, &pool, NULL)) return;
+    if (loaded) LADE_EXPECT_OK(lade_copy_prepare(f.runtime, 0));
+    LADE_ASSERT_OK(lade_pinned_alloc(f.pool, COUNT * EACH, (void **)&host));
+    support_pattern_fill(host, COUNT * EACH, 3, 0);
+    lade_transfer transfer;
+    lade_transfer_init(&transfer);
+    transfer.pieces = pieces;
+    transfer.piece_count = COUNT;
+    for (int direction = LADE_TO_DEVICE; direction <= LADE_TO_HOST; direction++) {
+      for (size_t i = 0; i < COUNT; i++)
+        pieces[i] = (lade_piece){lade_endpoint_memory(host + i * EACH), f.device + (COUNT - 1 - i) * 2 * EACH, EACH};
+      transfer.direction = (lade_direction)direction;
+      LADE_EXPECT_OK(fixture_run(&f, &transfer));
+      memset(host, 0, direction == LADE_TO_DEVICE ? COUNT * EACH : 0);
+    }
+    LADE_EXPECT_PATTERN(host, COUNT * EACH, 3, 0);
+    LADE_EXPECT_EQ_UINT(fixture_info(&f).blocks_peak == 0, loaded);
+    LADE_EXPECT_EQ_UINT(kernel_pieces(f.runtime) != 0, loaded);
+    LADE_EXPECT_OK(lade_pinned_free(f.pool, host));
+    fixture_close(&f);
+  }
+}
+
 /* The launch of the second chunk fails: so does the transfer, alone. */
 LADE_TEST_P(Pieces, ScatteredFailWithALaunch, support_soft_runtimes, name) {
   fixture f;
