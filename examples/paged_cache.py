@@ -33,7 +33,7 @@ def main():
     device = lade.software_device() if parser.parse_args().software else lade.device()
     lade.copy_prepare(device)  # at the start, as it waits for the device
     stream = device.stream()
-    pool, allocator = lade.PinnedPool(device, device_mapped=True), lade.DeviceAllocator(device)
+    pool, allocator = lade.PinnedPool(device), lade.DeviceAllocator(device)
     cache = [allocator.empty((PAGES, PAGE), "uint8", stream) for _ in range(LAYERS)]
     store = [pool.empty((2 * PAGES, PAGE), "uint8") for _ in range(LAYERS)]
     order = numpy.random.default_rng(1)

@@ -29,7 +29,7 @@ ladei_history_clock ladei_history_clock_choose(bool runtime_is_virtual);
 
 /* Not for a virtual clock. */
 static inline uint64_t ladei_history_ticks(ladei_history_clock clock) {
-#if defined(__x86_64__) /* not __rdtsc(): <x86intrin.h> takes longer to compile than the files that would include it */
+#if defined(__x86_64__) /* the builtin: <x86intrin.h> takes longer to compile than the files that would include it */
   if (clock == LADEI_HISTORY_CLOCK_TSC) return __builtin_ia32_rdtsc();
 #endif
   (void)clock;

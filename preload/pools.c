@@ -83,7 +83,6 @@ static lade_status pool_open(preload_device *device, int ordinal) {
   options.device = ordinal;
   options.max_bytes = settings->max_bytes;
   options.segment_bytes = settings->segment_bytes;
-  options.flags = LADE_PINNED_DEVICE_MAPPED; /* kernels may access it in place, as they may the driver's own memory */
   options.sources = LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER;
   status = device->lade->lade_runtime_open("cuda", NULL, &device->runtime);
   if (status != LADE_OK) return status;

@@ -144,7 +144,7 @@ typedef struct ladei_pointer_attributes {
   int32_t device;     /* DEVICE: place of the memory; PINNED: device of the context that pinned it; otherwise -1 */
   uint64_t base;      /* start of the allocation, mapping or registered range; 0 if UNKNOWN */
   size_t bytes;       /* its length; 0 if UNKNOWN */
-  void *device_alias; /* PINNED and device-mapped: the device's address for the pointer; otherwise NULL */
+  void *device_alias; /* PINNED: the device's address for the pointer; otherwise NULL */
 } ladei_pointer_attributes;
 
 typedef struct ladei_device_properties {
@@ -178,11 +178,11 @@ typedef enum ladei_device_attribute {
   LADEI_ATTR_COUNT
 } ladei_device_attribute;
 
-/* Flags of host_alloc and host_register. Both always make the memory portable: pinned for every device. */
+/* Flags of host_alloc and host_register. Both always make the memory portable: pinned for every device. With unified addressing, which
+ * all 64-bit systems have, it is mapped too: devices reach it at its own address (seen: driver 580, H200, no flag asked for that). */
 enum {
-  LADEI_HOST_DEVICE_MAPPED = 1u << 0,  /* gives the device an address too, which takes device memory for page tables */
-  LADEI_HOST_WRITE_COMBINED = 1u << 1, /* host_alloc only */
-  LADEI_HOST_READ_ONLY = 1u << 2,      /* host_register only: the device will only read */
+  LADEI_HOST_WRITE_COMBINED = 1u << 0, /* host_alloc only */
+  LADEI_HOST_READ_ONLY = 1u << 1,      /* host_register only: the device will only read */
 };
 
 /* The driver packs smaller requests into shared pages (CUDA 13.0 on an H200: at multiples of 512 bytes). */

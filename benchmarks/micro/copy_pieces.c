@@ -68,8 +68,7 @@ static bool world_open(const bench *b) {
   world.device_ids = malloc(2 * world.side_bytes / 656 * sizeof *world.device_ids);
   return world.host_ids != NULL && world.device_ids != NULL &&
          succeeded(ops->stream_resolve(world.runtime->self, world.stream, &world.resolved)) &&
-         succeeded(ops->host_alloc(world.runtime->self, 0, world.side_bytes, LADEI_HOST_DEVICE_MAPPED,
-                                   (void **)&world.host)) &&
+         succeeded(ops->host_alloc(world.runtime->self, 0, world.side_bytes, 0, (void **)&world.host)) &&
          succeeded(ops->device_alloc(world.runtime->self, 0, 2 * MOST * sizeof(uint32_t), (void **)&world.ids)) &&
          succeeded(ops->device_alloc(world.runtime->self, 0, world.side_bytes, (void **)&world.device));
 }

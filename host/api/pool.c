@@ -58,16 +58,16 @@ static lade_status length_check(const char *field, uint64_t bytes) {
 
 static lade_status options_check(const lade_pinned_options *options, int device_count) {
   static const char call[] = "lade_pinned_pool_create";
-  const uint32_t all_flags = LADE_PINNED_NUMA_STRICT | LADE_PINNED_BACKGROUND | LADE_PINNED_DEBUG |
-                             LADE_PINNED_REFERENCE | LADE_PINNED_DEVICE_MAPPED;
+  const uint32_t all_flags =
+      LADE_PINNED_NUMA_STRICT | LADE_PINNED_BACKGROUND | LADE_PINNED_DEBUG | LADE_PINNED_REFERENCE;
   if (options->device < 0 || options->device >= device_count)
     return ladei_error(LADE_ERR_NO_DEVICE, 0, "%s: options.device is %d; expected 0 to %d", call, options->device,
                        device_count - 1);
   if ((options->sources & ~(uint32_t)ALL_SOURCES) != 0)
     return ladei_error_argument(call, "options.sources", "bits of lade_pinned_source", "0x%x", options->sources);
   if ((options->flags & ~all_flags) != 0)
-    return ladei_error_argument(call, "options.flags", "bits LADE_PINNED_NUMA_STRICT to LADE_PINNED_DEVICE_MAPPED",
-                                "0x%x", options->flags);
+    return ladei_error_argument(call, "options.flags", "bits LADE_PINNED_NUMA_STRICT to LADE_PINNED_REFERENCE", "0x%x",
+                                options->flags);
   lade_status status = ladei_options_reserved(call, "options.reserved", options->reserved);
   if (status == LADE_OK) status = ladei_options_reserved(call, "options.reserved_2", options->reserved_2);
   if (status == LADE_OK) status = length_check("options.segment_bytes", options->segment_bytes);
@@ -151,7 +151,6 @@ static void sources_take(lade_pinned_pool *pool, creation *with) {
   sources->sources = options->sources == 0 ? pool->policy->sources : options->sources;
   sources->root = with->root;
   sources->strict = (options->flags & LADE_PINNED_NUMA_STRICT) != 0;
-  sources->device_mapped = (options->flags & LADE_PINNED_DEVICE_MAPPED) != 0;
   prefault_choose(sources, with);
   sources->register_chunk_bytes = (size_t)options->register_chunk_bytes;
   ladei_pinned_driver_pools_init(&sources->driver_pools, pool->runtime, options->device);
@@ -383,7 +382,6 @@ lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options
   own.flags = pool->sources.strict ? (uint32_t)LADE_PINNED_NUMA_STRICT : 0;
   own.flags |= pool->policy == &ladei_pinned_policy_pytorch ? (uint32_t)LADE_PINNED_REFERENCE : 0;
   own.flags |= pool->debug != NULL ? (uint32_t)LADE_PINNED_DEBUG : 0;
-  own.flags |= pool->sources.device_mapped ? (uint32_t)LADE_PINNED_DEVICE_MAPPED : 0;
   own.flags |= pool->background.running ? (uint32_t)LADE_PINNED_BACKGROUND : 0;
   own.magazine_bytes = pool->settings.magazine_bytes;
   own.max_idle_ms = (uint32_t)(pool->settings.max_idle_ns / NS_PER_MS);

@@ -115,9 +115,8 @@ static void registration_note(ladei_pinned_sources *sources, lade_status status)
 }
 
 static lade_status memory_register(const ladei_pinned_sources *sources, void *begin, size_t bytes) {
-  unsigned flags = sources->device_mapped ? (unsigned)LADEI_HOST_DEVICE_MAPPED : 0;
   lade_runtime *runtime = sources->runtime;
-  return runtime->ops->host_register(runtime->self, sources->device, begin, bytes, flags);
+  return runtime->ops->host_register(runtime->self, sources->device, begin, bytes, 0);
 }
 
 static lade_status page_release(const ladei_pinned_sources *sources, void *page) {
@@ -263,9 +262,8 @@ static lade_status page_acquire(ladei_pinned_sources *sources, const driver_memo
 
 static lade_status driver_alloc(ladei_pinned_sources *sources, int node, size_t bytes, void **out) {
   const lade_runtime *runtime = sources->runtime;
-  unsigned flags = sources->device_mapped ? (unsigned)LADEI_HOST_DEVICE_MAPPED : 0;
   (void)node;
-  return runtime->ops->host_alloc(runtime->self, sources->device, bytes, flags, out);
+  return runtime->ops->host_alloc(runtime->self, sources->device, bytes, 0, out);
 }
 
 static lade_status driver_free(ladei_pinned_sources *sources, void *memory) {

@@ -54,7 +54,6 @@ typedef struct ladei_pinned_sources {
   uint32_t sources;            /* set of lade_pinned_source bits */
   bool strict;                 /* memory for a node lies on it, or the source has none */
   const char *root;            /* before /sys; "" for this machine */
-  bool device_mapped;          /* register, driver: the devices get an address too */
   uint32_t prefault_threads;   /* 0: no prefault of our own; the registration touches the pages */
   bool prefault_chosen;        /* by lade: fewer touch small areas */
   size_t register_chunk_bytes; /* register: chunks of this length, whole pages; 0: all at once */

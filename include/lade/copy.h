@@ -9,9 +9,8 @@
  *
  * Rules: stream-ordered, without a pipeline or a thread, and captured like a kernel and copies. The pieces of a call have no order among
  * each other. Host memory is pinned, by any library. Lists are read before the call returns. Whatever the kernel cannot reach,
- * copy engines copy: pinned memory that is not mapped for the device (lade's own is with LADE_PINNED_DEVICE_MAPPED), memory of other
- * devices, streams of other contexts than the devices' primary ones, devices or drivers that cannot load it (older than compute
- * capability 7.5, older than CUDA 12.1).
+ * copy engines copy: memory of other devices, streams of other contexts than the devices' primary ones, devices or drivers that cannot
+ * load it (older than compute capability 7.5, older than CUDA 12.1).
  *
  *   lade_copy_prepare(runtime, 0); // at the start: loads the kernel and measures
  *   ...

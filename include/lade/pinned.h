@@ -75,10 +75,7 @@ enum {
    * every free records an event per stream; one queue over all streams is looked at by every alloc and by empty_cache up
    * to the first block that is not done.
    * Settings of segments, batches and magazines have no effect, and nothing is given back to make room. */
-  LADE_PINNED_REFERENCE = 1u << 3,
-  /** The memory gets an address on the devices too, for kernels that read it where it lies; that charges device memory for
-   * page tables. Sources register and driver; memory of driver pools is mapped anyway. */
-  LADE_PINNED_DEVICE_MAPPED = 1u << 4
+  LADE_PINNED_REFERENCE = 1u << 3
 };
 
 /** Current state of a block. */
@@ -125,7 +122,7 @@ typedef struct lade_pinned_options {
                                   the process has processors (affinity mask, quota of the control groups), 16 at most,
                                   and at most one for each 16 MiB that a call pins, but 4; none on software devices,
                                   which lock no memory. They end with the call. */
-  uint32_t flags;            /**< Bits LADE_PINNED_NUMA_STRICT to LADE_PINNED_DEVICE_MAPPED. */
+  uint32_t flags;            /**< Bits LADE_PINNED_NUMA_STRICT to LADE_PINNED_REFERENCE. */
   uint64_t
       magazine_bytes; /**< Ready blocks of up to 1 MiB that threads may keep for themselves, all threads together; as many
                                 again, at most, lie ready for all threads of a NUMA node. Of larger blocks, whatever this says, a

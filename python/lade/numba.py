@@ -99,7 +99,7 @@ class LadeMemoryManager(_cuda.GetIpcHandleMixin, _cuda.HostOnlyCUDAMemoryManager
                 if self._allocator is None:
                     device = lade.cuda_device(self.context.device.id)
                     self._stream = device.stream()
-                    self._pool = lade.PinnedPool(device, device_mapped=True)
+                    self._pool = lade.PinnedPool(device)
                     self._allocator = lade.DeviceAllocator(device)
 
     def memalloc(self, size: int) -> Any:

@@ -169,9 +169,7 @@ void bind_copies(nb::module_ &module) {
               "source_ids: object, stream: StreamLike) -> None"),
       "Queue copies of blocks by number, such as pages of a cache: source[source_ids[i]] to "
       "destination[destination_ids[i]].\n\n"
-      "Short blocks are copied by a kernel, where it reaches the pinned memory: that of a "
-      "PinnedPool(device_mapped=True), or of\n"
-      "torch and CuPy. Copy engines copy the others.\n\n"
+      "Short blocks are copied by a kernel, long ones by copy engines.\n\n"
       "Parameters\n----------\ndevice : Device\ndestination, source : object\n"
       "    Arrays whose first dimension counts blocks, or lists of as many arrays, such as one for each layer, of "
       "which the "

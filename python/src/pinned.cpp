@@ -158,8 +158,8 @@ void PoolOptions::take_budget(std::optional<bool> budget, nb::handle name, const
 void pool_init(PoolObject *self, nb::handle device_argument, Natural max_bytes, nb::handle sources,
                Natural segment_bytes, Natural magazine_bytes, Natural event_batch, Natural wait_ms, Natural max_idle_ms,
                Natural prefault_threads, Natural register_chunk_bytes, bool numa_strict, bool background, bool debug,
-               bool reference, bool device_mapped, std::optional<bool> budget, nb::handle budget_name,
-               Natural budget_bytes, nb::handle budget_share, Natural budget_part_bytes, Natural local_ranks,
+               bool reference, std::optional<bool> budget, nb::handle budget_name, Natural budget_bytes,
+               nb::handle budget_share, Natural budget_part_bytes, Natural local_ranks,
                std::optional<std::string> settings) {
   PoolOptions asked;
   if (settings) asked.take_settings(*settings);
@@ -172,7 +172,6 @@ void pool_init(PoolObject *self, nb::handle device_argument, Natural max_bytes, 
   if (background) options.flags |= LADE_PINNED_BACKGROUND;
   if (debug) options.flags |= LADE_PINNED_DEBUG;
   if (reference) options.flags |= LADE_PINNED_REFERENCE;
-  if (device_mapped) options.flags |= LADE_PINNED_DEVICE_MAPPED;
   Device device = device_from(device_argument);
   options.device = device.ordinal;
   lade_pinned_pool *handle = nullptr;
@@ -273,7 +272,6 @@ nb::dict pool_settings(const PoolObject &self) {
   out["background"] = (options.flags & LADE_PINNED_BACKGROUND) != 0;
   out["debug"] = (options.flags & LADE_PINNED_DEBUG) != 0;
   out["reference"] = (options.flags & LADE_PINNED_REFERENCE) != 0;
-  out["device_mapped"] = (options.flags & LADE_PINNED_DEVICE_MAPPED) != 0;
   out["budget"] = options.budget == LADE_PINNED_BUDGET_ON;
   out["budget_name"] = options.budget_name ? nb::object(nb::str(options.budget_name)) : nb::none();
   out["budget_bytes"] = unless_chosen(options.budget_bytes);
@@ -352,7 +350,6 @@ const char pool_text[] =
     "background : bool\n    A thread of the pool's own looks at pending blocks.\n"
     "debug : bool\n    Find writes behind a block's end and into free memory, slowly.\n"
     "reference : bool\n    Decide as PyTorch's host cache does, for comparison.\n"
-    "device_mapped : bool\n    The memory gets an address on the devices too.\n"
     "budget : bool\n    Whether the pool is in the budget of pinned memory that all processes of the user share; "
     "max_bytes holds, too.\n"
     "    Default: yes; no on the runtime ``\"sim\"``.\n"
@@ -514,16 +511,16 @@ void bind_pinned(nb::module_ &module) {
            nb::arg("max_idle_ms").none() = nb::none(), nb::arg("prefault_threads").none() = nb::none(),
            nb::arg("register_chunk_bytes").none() = nb::none(), nb::arg("numa_strict") = false,
            nb::arg("background") = false, nb::arg("debug") = false, nb::arg("reference") = false,
-           nb::arg("device_mapped") = false, nb::arg("budget").none() = nb::none(),
-           nb::arg("budget_name").none() = nb::none(), nb::arg("budget_bytes").none() = nb::none(),
-           nb::arg("budget_share").none() = nb::none(), nb::arg("budget_part_bytes").none() = nb::none(),
-           nb::arg("local_ranks").none() = nb::none(), nb::arg("settings").none() = nb::none(),
+           nb::arg("budget").none() = nb::none(), nb::arg("budget_name").none() = nb::none(),
+           nb::arg("budget_bytes").none() = nb::none(), nb::arg("budget_share").none() = nb::none(),
+           nb::arg("budget_part_bytes").none() = nb::none(), nb::arg("local_ranks").none() = nb::none(),
+           nb::arg("settings").none() = nb::none(),
            nb::sig("def __init__(self, device: DeviceLike = None, *, max_bytes: int | None = None, "
                    "sources: str | collections.abc.Iterable[str] | None = None, segment_bytes: int | None = None, "
                    "magazine_bytes: int | None = None, event_batch: int | None = None, wait_ms: int | None = None, "
                    "max_idle_ms: int | None = None, prefault_threads: int | None = None, "
                    "register_chunk_bytes: int | None = None, numa_strict: bool = False, background: bool = False, "
-                   "debug: bool = False, reference: bool = False, device_mapped: bool = False, "
+                   "debug: bool = False, reference: bool = False, "
                    "budget: bool | None = None, budget_name: str | None = None, budget_bytes: int | None = None, "
                    "budget_share: str | None = None, budget_part_bytes: int | None = None, "
                    "local_ranks: int | None = None, "

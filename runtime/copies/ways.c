@@ -153,7 +153,7 @@ static lade_status bench_open(bench *b, int device) {
   b->parts = malloc(MEASURE_BYTES / SHORT_PIECE * sizeof *b->parts);
   if (b->parts == NULL) return no_memory(MEASURE_BYTES / SHORT_PIECE);
   LADEI_TRY(bench_stream(b, device));
-  LADEI_TRY(ops->host_alloc(self, device, MEASURE_BYTES, LADEI_HOST_DEVICE_MAPPED, (void **)&b->host));
+  LADEI_TRY(ops->host_alloc(self, device, MEASURE_BYTES, 0, (void **)&b->host));
   LADEI_TRY(ops->device_alloc(self, device, MEASURE_BYTES, (void **)&b->device));
   return ops->device_alloc(self, device, MEASURE_BYTES, (void **)&b->other);
 }

@@ -38,14 +38,12 @@ static lade_status device_free(void *self, int device, void *pointer) {
 
 static unsigned host_alloc_flags(unsigned flags) {
   unsigned native = CU_MEMHOSTALLOC_PORTABLE;
-  native |= (flags & LADEI_HOST_DEVICE_MAPPED) != 0 ? CU_MEMHOSTALLOC_DEVICEMAP : 0u;
   native |= (flags & LADEI_HOST_WRITE_COMBINED) != 0 ? CU_MEMHOSTALLOC_WRITECOMBINED : 0u;
   return native;
 }
 
 static unsigned host_register_flags(unsigned flags) {
   unsigned native = CU_MEMHOSTREGISTER_PORTABLE;
-  native |= (flags & LADEI_HOST_DEVICE_MAPPED) != 0 ? CU_MEMHOSTREGISTER_DEVICEMAP : 0u;
   native |= (flags & LADEI_HOST_READ_ONLY) != 0 ? CU_MEMHOSTREGISTER_READ_ONLY : 0u;
   return native;
 }
@@ -54,9 +52,8 @@ static lade_status host_alloc(void *self, int device, size_t bytes, unsigned fla
   cuda_call call = {
       .runtime = self, .op = "host_alloc", .relaxed = true, .out_of_memory = LADE_ERR_OUT_OF_PINNED_MEMORY};
   void *pointer = NULL;
-  if ((flags & ~(unsigned)(LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_WRITE_COMBINED)) != 0)
-    return ladei_error_argument("host_alloc", "flags", "LADEI_HOST_DEVICE_MAPPED, LADEI_HOST_WRITE_COMBINED", "%#x",
-                                flags);
+  if ((flags & ~(unsigned)LADEI_HOST_WRITE_COMBINED) != 0)
+    return ladei_error_argument("host_alloc", "flags", "LADEI_HOST_WRITE_COMBINED", "%#x", flags);
   if (!ladei_cuda_bytes_check(&call, bytes) || !ladei_cuda_enter_device(&call, device)) return call.status;
   assert((host_alloc_flags(flags) & CU_MEMHOSTALLOC_PORTABLE) != 0 && call.switched); /* I1, I2 */
   CUresult code = call.runtime->api.mem_host_alloc(&pointer, bytes, host_alloc_flags(flags));
@@ -73,9 +70,8 @@ static lade_status host_free(void *self, void *pointer) {
 static lade_status host_register(void *self, int device, void *pointer, size_t bytes, unsigned flags) {
   cuda_call call = {
       .runtime = self, .op = "host_register", .relaxed = true, .out_of_memory = LADE_ERR_OUT_OF_PINNED_MEMORY};
-  if ((flags & ~(unsigned)(LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_READ_ONLY)) != 0)
-    return ladei_error_argument("host_register", "flags", "LADEI_HOST_DEVICE_MAPPED, LADEI_HOST_READ_ONLY", "%#x",
-                                flags);
+  if ((flags & ~(unsigned)LADEI_HOST_READ_ONLY) != 0)
+    return ladei_error_argument("host_register", "flags", "LADEI_HOST_READ_ONLY", "%#x", flags);
   /* The driver would take the exact bytes, and two ranges in one page; the table's ranges are whole pages. */
   if (((uintptr_t)pointer | bytes) % (size_t)sysconf(_SC_PAGESIZE) != 0)
     return ladei_error_argument("host_register", "memory", "whole pages", "%zu bytes at %p", bytes, pointer);

@@ -49,7 +49,7 @@ LADE_TEST(Config, ReadsEveryKey) {
                "device_event_batch:1,pinned_max_mb:9,pinned_event_batch:2,pinned_wait_ms:30,"
                "pinned_segment_mb:32,pinned_magazine_mb:3,pinned_max_idle_ms:4,pinned_threads:6,"
                "pinned_numa_strict:True,pinned_background:True,pinned_debug:True,"
-               "pinned_device_mapped:True,pinned_register_chunk_mb:16,"
+               "pinned_register_chunk_mb:16,"
                "pinned_policy:reference,pinned_source:register | pool|pageable,storage:uring");
   LADE_EXPECT_EQ_UINT(config.device.backend, LADE_DEVICE_NATIVE);
   LADE_EXPECT_EQ_UINT(config.device.max_split_bytes, 21 * LADEI_MIB);
@@ -65,8 +65,8 @@ LADE_TEST(Config, ReadsEveryKey) {
   LADE_EXPECT_EQ_UINT(config.pinned.magazine_bytes, 3 * LADEI_MIB);
   LADE_EXPECT_EQ_UINT(config.pinned.max_idle_ms, 4);
   LADE_EXPECT_EQ_UINT(config.pinned.prefault_threads, 6);
-  LADE_EXPECT_EQ_UINT(config.pinned.flags, LADE_PINNED_NUMA_STRICT | LADE_PINNED_BACKGROUND | LADE_PINNED_DEBUG |
-                                               LADE_PINNED_DEVICE_MAPPED | LADE_PINNED_REFERENCE);
+  LADE_EXPECT_EQ_UINT(config.pinned.flags,
+                      LADE_PINNED_NUMA_STRICT | LADE_PINNED_BACKGROUND | LADE_PINNED_DEBUG | LADE_PINNED_REFERENCE);
   LADE_EXPECT_EQ_UINT(config.pinned.register_chunk_bytes, 16 * LADEI_MIB);
   LADE_EXPECT_EQ_UINT(config.pinned.sources,
                       LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_POOL | LADE_PINNED_SOURCE_PAGEABLE);
@@ -616,7 +616,7 @@ LADE_TEST(Config, FillsTheOptions) {
                "roundup_power2_divisions:[1:2],device_max_mb:3,device_event_batch:4,"
                "pinned_use_cuda_host_register:True,pinned_max_mb:5,pinned_event_batch:6,pinned_wait_ms:7,"
                "pinned_segment_mb:8,pinned_magazine_mb:2,pinned_max_idle_ms:9,pinned_num_register_threads:4,"
-               "pinned_numa_strict:True,pinned_background:True,pinned_debug:True,pinned_device_mapped:True,"
+               "pinned_numa_strict:True,pinned_background:True,pinned_debug:True,"
                "pinned_register_chunk_mb:3");
   LADE_EXPECT_EQ_UINT(config.device.max_split_bytes, UINT64_C(32) << 20);
   LADE_EXPECT(config.device.collection_threshold == 0.5);
@@ -632,8 +632,7 @@ LADE_TEST(Config, FillsTheOptions) {
   LADE_EXPECT_EQ_UINT(config.pinned.magazine_bytes, UINT64_C(2) << 20);
   LADE_EXPECT_EQ_UINT(config.pinned.max_idle_ms, 9);
   LADE_EXPECT_EQ_UINT(config.pinned.prefault_threads, 4);
-  LADE_EXPECT_EQ_UINT(config.pinned.flags,
-                      LADE_PINNED_NUMA_STRICT | LADE_PINNED_BACKGROUND | LADE_PINNED_DEBUG | LADE_PINNED_DEVICE_MAPPED);
+  LADE_EXPECT_EQ_UINT(config.pinned.flags, LADE_PINNED_NUMA_STRICT | LADE_PINNED_BACKGROUND | LADE_PINNED_DEBUG);
   LADE_EXPECT_EQ_UINT(config.pinned.register_chunk_bytes, UINT64_C(3) << 20);
 }
 

@@ -459,7 +459,7 @@ CONFORMANCE_TEST(WriteValue, ReachesMappedPinnedMemory) {
   NEEDS(conformance_has(runtime, 0, LADEI_ATTR_STREAM_WRITE_VALUE_64), "no 64-bit value writes");
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   void *pinned = NULL;
-  LADE_ASSERT_OK(OP(host_alloc, 0, 4096, LADEI_HOST_DEVICE_MAPPED, &pinned));
+  LADE_ASSERT_OK(OP(host_alloc, 0, 4096, 0, &pinned));
   memset(pinned, 0, 4096);
   ladei_pointer_attributes attributes;
   LADE_ASSERT_OK(OP(pointer_attributes, pinned, &attributes));

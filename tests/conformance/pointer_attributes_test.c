@@ -92,7 +92,7 @@ CONFORMANCE_TEST(PointerAttributes, PinnedMemoryIsKnownByAnyAddressInIt) {
 CONFORMANCE_TEST(PointerAttributes, MappedPinnedMemoryHasADeviceAlias) {
   NEEDS(conformance_has(runtime, 0, LADEI_ATTR_CAN_MAP_HOST_MEMORY), "the device cannot map host memory");
   char *memory = NULL;
-  LADE_ASSERT_OK(OP(host_alloc, 0, 8192, LADEI_HOST_DEVICE_MAPPED, (void **)&memory));
+  LADE_ASSERT_OK(OP(host_alloc, 0, 8192, 0, (void **)&memory));
   ladei_pointer_attributes start = attributes_of(runtime, memory), inside = attributes_of(runtime, memory + 100);
   LADE_ASSERT(start.device_alias != NULL);
   LADE_EXPECT_EQ_PTR(inside.device_alias, (char *)start.device_alias + 100);

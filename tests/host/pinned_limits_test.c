@@ -588,7 +588,7 @@ LADE_TEST(PinnedLimits, SettingsInForceAreThoseAskedFor) {
                                  .wait_ms = 4000000000u,
                                  .segment_bytes = PINNED_FIXTURE_SEGMENT_BYTES,
                                  .prefault_threads = 2,
-                                 .flags = LADE_PINNED_NUMA_STRICT | LADE_PINNED_DEVICE_MAPPED,
+                                 .flags = LADE_PINNED_NUMA_STRICT | LADE_PINNED_DEBUG,
                                  .magazine_bytes = 1,
                                  .max_idle_ms = 4000000001u,
                                  .register_chunk_bytes = PINNED_FIXTURE_SEGMENT_BYTES,

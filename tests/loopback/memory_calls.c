@@ -126,8 +126,7 @@ static bool misaligned_change(void *from, void *to) {
 
 CUresult loop_cuMemHostAlloc_v2020(void **out, size_t bytes, unsigned int native) {
   LOOP_ENTER(cuMemHostAlloc, 2020);
-  unsigned flags = ((native & CU_MEMHOSTALLOC_DEVICEMAP) != 0 ? LADEI_HOST_DEVICE_MAPPED : 0u) |
-                   ((native & CU_MEMHOSTALLOC_WRITECOMBINED) != 0 ? LADEI_HOST_WRITE_COMBINED : 0u);
+  unsigned flags = (native & CU_MEMHOSTALLOC_WRITECOMBINED) != 0 ? LADEI_HOST_WRITE_COMBINED : 0u;
   if ((native & CU_MEMHOSTALLOC_PORTABLE) == 0 && !loop_plays_program())
     loop_violation("memory pinned for one context only");
   bool misaligned = bytes < loop_misaligned_below();
@@ -169,8 +168,7 @@ CUresult loop_cuMemFreeHost_v2000(void *pointer) {
 
 CUresult loop_cuMemHostRegister_v6050(void *pointer, size_t bytes, unsigned int native) {
   LOOP_ENTER(cuMemHostRegister, 6050);
-  unsigned flags = ((native & CU_MEMHOSTREGISTER_DEVICEMAP) != 0 ? LADEI_HOST_DEVICE_MAPPED : 0u) |
-                   ((native & CU_MEMHOSTREGISTER_READ_ONLY) != 0 ? LADEI_HOST_READ_ONLY : 0u);
+  unsigned flags = (native & CU_MEMHOSTREGISTER_READ_ONLY) != 0 ? LADEI_HOST_READ_ONLY : 0u;
   if ((native & CU_MEMHOSTREGISTER_PORTABLE) == 0 && !loop_plays_program())
     loop_violation("memory registered for one context only");
   CUresult code = loop_code(ladei_soft_register_bytes(loop_self(), loop_current()->device, pointer, bytes, flags));

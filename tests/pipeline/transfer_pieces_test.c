@@ -126,10 +126,7 @@ LADE_TEST_P(Pieces, ScatteredAreCopiedAsABatch, support_soft_runtimes, name) {
 
 LADE_TEST_P(Pieces, ScatteredAreCopiedByTheKernelThatIsLoaded, support_soft_runtimes, name) {
   fixture f;
-  lade_pinned_options pool;
-  lade_pinned_options_init(&pool);
-  pool.flags = LADE_PINNED_DEVICE_MAPPED;
-  if (fixture_open_pool(&f, name, DEVICE_BYTES, &pool, NULL)) scatter(&f, BY_KERNEL);
+  if (fixture_open(&f, name, DEVICE_BYTES, NULL)) scatter(&f, BY_KERNEL);
 }
 
 /* Bytes that are pinned already go from where they lie, however short their pieces: blocks are for staging. */
@@ -139,10 +136,7 @@ LADE_TEST_P(Pieces, ShortAndPinnedAreNotStagedIfTheKernelIsLoaded, support_soft_
     fixture f;
     char *host;
     lade_piece pieces[COUNT];
-    lade_pinned_options pool;
-    lade_pinned_options_init(&pool);
-    pool.flags = LADE_PINNED_DEVICE_MAPPED;
-    if (!fixture_open_pool(&f, name, DEVICE_BYTES, &pool, NULL)) return;
+    if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
     if (loaded) LADE_EXPECT_OK(lade_copy_prepare(f.runtime, 0));
     LADE_ASSERT_OK(lade_pinned_alloc(f.pool, COUNT * EACH, (void **)&host));
     support_pattern_fill(host, COUNT * EACH, 3, 0);
@@ -170,10 +164,7 @@ LADE_TEST_P(Pieces, ScatteredFailWithALaunch, support_soft_runtimes, name) {
   fixture f;
   lade_piece pieces[PIECES];
   char *host = calloc(PIECES, 64);
-  lade_pinned_options pool;
-  lade_pinned_options_init(&pool);
-  pool.flags = LADE_PINNED_DEVICE_MAPPED;
-  if (!fixture_open_pool(&f, name, DEVICE_BYTES, &pool, NULL)) return;
+  if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
   LADE_EXPECT_OK(lade_copy_prepare(f.runtime, 0));
   for (size_t i = 0; i < PIECES; i++)
     pieces[i] = (lade_piece){lade_endpoint_memory(host + i * 64), f.device + i * 128, 64};

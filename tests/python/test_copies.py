@@ -19,7 +19,7 @@ class Caches:
 
     def __init__(self, device, shape=(7, 3), dtype="float32"):
         self.device, self.stream = device, device.stream()
-        self.pool, self.allocator = lade.PinnedPool(device, device_mapped=True), lade.DeviceAllocator(device)
+        self.pool, self.allocator = lade.PinnedPool(device), lade.DeviceAllocator(device)
         self.host = self.pool.empty((40, *shape), dtype)
         self.pages = np.asarray(self.host)
         self.pages[...] = np.arange(self.pages.size).reshape(self.pages.shape)

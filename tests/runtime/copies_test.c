@@ -26,7 +26,7 @@ typedef struct sides {
 
 static void *pinned(lade_runtime *runtime, size_t bytes) {
   void *memory = NULL;
-  LADE_EXPECT_OK(runtime->ops->host_alloc(runtime->self, 0, bytes, LADEI_HOST_DEVICE_MAPPED, &memory));
+  LADE_EXPECT_OK(runtime->ops->host_alloc(runtime->self, 0, bytes, 0, &memory));
   return memory;
 }
 
@@ -168,8 +168,7 @@ LADE_TEST_P(Copies, RegistrationsSideBySideAreCopiedOneByOne, SUPPORT_RUNTIMES, 
   LADE_ASSERT(pages != NULL);
   support_pattern_fill(pages, 3 * 64 * KIB, 5, 0);
   for (int i = 0; i < 2; i++)
-    LADE_ASSERT_OK(
-        s.runtime->ops->host_register(s.runtime->self, 0, pages + i * 64 * KIB, 64 * KIB, LADEI_HOST_DEVICE_MAPPED));
+    LADE_ASSERT_OK(s.runtime->ops->host_register(s.runtime->self, 0, pages + i * 64 * KIB, 64 * KIB, 0));
   for (int first = 0; first < 2; first++) { /* one piece over the end, and two neighbours */
     const lade_copy_piece one[] = {{s.device, pages, 128 * KIB}};
     const lade_copy_piece two[] = {{s.device + 64 * KIB, pages + 64 * KIB, 64 * KIB}, {s.device, pages, 64 * KIB}};

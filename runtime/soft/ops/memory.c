@@ -102,34 +102,12 @@ static uint64_t pin_cost_ns(const soft_runtime *rt, size_t bytes) {
 }
 
 /* Charges a pinned range; false with the status if refused. */
-static bool pin_charge(soft_runtime *rt, soft_op op, soft_device *device, size_t bytes, unsigned flags,
-                       size_t *out_table_bytes, lade_status *out_status) {
-  size_t table_bytes = flags & LADEI_HOST_DEVICE_MAPPED ? (bytes + PAGE_BYTES - 1) / PAGE_BYTES * 8 : 0;
-  if (!ladei_soft_pinned_charge(rt, bytes)) {
-    *out_status = ladei_error(LADE_ERR_OUT_OF_PINNED_MEMORY, LADEI_SOFT_NATIVE_OUT_OF_MEMORY,
-                              "%s: %zu bytes asked, %zu of %zu pinned", ladei_soft_op_name(op), bytes,
-                              (size_t)rt->pinned_bytes, (size_t)rt->pinned_limit_bytes);
-    return false;
-  }
-  if (!ladei_soft_memory_charge(device, table_bytes)) {
-    rt->pinned_bytes -= bytes;
-    *out_status = ladei_soft_out_of_device_memory(op, device, table_bytes);
-    return false;
-  }
-  *out_table_bytes = table_bytes;
-  return true;
-}
-
-static void pin_uncharge(soft_runtime *rt, int device, size_t bytes, size_t table_bytes) {
-  rt->pinned_bytes -= bytes;
-  ladei_soft_memory_uncharge(&rt->devices[device], table_bytes);
-}
-
-/* The common end of host_alloc and host_register: finishes a charged range that is in rt->ranges. */
-static void pin_finish(soft_runtime *rt, soft_range *range, unsigned flags, size_t table_bytes) {
-  range->flags = flags;
-  range->charged = table_bytes;
-  rt->pinned_ranges++;
+static bool pin_charge(soft_runtime *rt, soft_op op, size_t bytes, lade_status *out_status) {
+  if (ladei_soft_pinned_charge(rt, bytes)) return true;
+  *out_status = ladei_error(LADE_ERR_OUT_OF_PINNED_MEMORY, LADEI_SOFT_NATIVE_OUT_OF_MEMORY,
+                            "%s: %zu bytes asked, %zu of %zu pinned", ladei_soft_op_name(op), bytes,
+                            (size_t)rt->pinned_bytes, (size_t)rt->pinned_limit_bytes);
+  return false;
 }
 
 /*
@@ -157,25 +135,24 @@ static lade_status host_alloc(void *self, int device_ordinal, size_t bytes, unsi
                       : ladei_error(LADE_ERR_OUT_OF_PINNED_MEMORY, LADEI_SOFT_NATIVE_OUT_OF_MEMORY,
                                     "host_alloc: %zu bytes asked", bytes);
   }
-  status = ladei_soft_flags(SOFT_OP_host_alloc, flags, LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_WRITE_COMBINED);
+  status = ladei_soft_flags(SOFT_OP_host_alloc, flags, LADEI_HOST_WRITE_COMBINED);
   if (status != LADE_OK) return status;
   ladei_soft_charge(rt, pin_cost_ns(rt, bytes));
-  size_t table_bytes = 0;
   soft_range *range = NULL;
   ladei_soft_lock(rt);
   device->active = true;
-  if (pin_charge(rt, SOFT_OP_host_alloc, device, bytes, flags, &table_bytes, &status)) {
+  if (pin_charge(rt, SOFT_OP_host_alloc, bytes, &status)) {
     range = bytes < LADEI_HOST_OWN_BYTES ? ladei_soft_range_place(rt, device, bytes) /* exact, as the driver */
                                          : ladei_soft_range_new(rt, SOFT_RANGE_HOST, device, true, bytes, 0, -1);
     if (range == NULL) {
-      pin_uncharge(rt, device_ordinal, bytes, table_bytes);
+      rt->pinned_bytes -= bytes;
       status = ladei_error(LADE_ERR_OUT_OF_PINNED_MEMORY, LADEI_SOFT_NATIVE_OUT_OF_MEMORY,
                            "host_alloc: the system refuses %zu bytes", bytes);
     }
   }
   void *address = NULL;
   if (range != NULL) {
-    pin_finish(rt, range, flags, table_bytes);
+    rt->pinned_ranges++;
     address = (void *)(uintptr_t)range->node.key;
   }
   ladei_soft_unlock(rt);
@@ -205,7 +182,7 @@ static lade_status host_end(void *self, soft_op op, void *pointer, soft_range_ki
   if (range == NULL) {
     status = kind == SOFT_RANGE_REGISTERED ? not_registered(rt, pointer) : not_a_start(op, pointer);
   } else {
-    pin_uncharge(rt, range->device, range->bytes, range->charged);
+    rt->pinned_bytes -= range->bytes;
     rt->pinned_ranges--;
     if (kind == SOFT_RANGE_REGISTERED)
       registered_end(rt, range);
@@ -252,10 +229,9 @@ static lade_status host_register_some(void *self, int device_ordinal, void *poin
   if (status != LADE_OK) return status;
   soft_device *device = ladei_soft_device_use(rt, SOFT_OP_host_register, device_ordinal, &status);
   if (device == NULL) return status;
-  status = ladei_soft_flags(SOFT_OP_host_register, flags, LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_READ_ONLY);
+  status = ladei_soft_flags(SOFT_OP_host_register, flags, LADEI_HOST_READ_ONLY);
   if (status != LADE_OK) return status;
   ladei_soft_charge(rt, size_is_sane(bytes) ? pin_cost_ns(rt, bytes) : 0);
-  size_t table_bytes = 0;
   bool looks = !rt->virtual_time && pointer != NULL && size_is_sane(bytes);
   const char *expected = looks ? ladei_soft_pages_refused(pointer, bytes, flags & LADEI_HOST_READ_ONLY) : NULL;
   ladei_soft_lock(rt);
@@ -265,12 +241,12 @@ static lade_status host_register_some(void *self, int device_ordinal, void *poin
     status = ladei_soft_refuse(SOFT_OP_host_register, LADEI_SOFT_NATIVE_INVALID_VALUE, "memory", expected,
                                "%zu bytes at %p", bytes, pointer);
   }
-  if (status == LADE_OK && pin_charge(rt, SOFT_OP_host_register, device, bytes, flags, &table_bytes, &status)) {
+  if (status == LADE_OK && pin_charge(rt, SOFT_OP_host_register, bytes, &status)) {
     soft_range *range = ladei_soft_range_register(rt, device, pointer, bytes);
     if (range != NULL) {
-      pin_finish(rt, range, flags, table_bytes);
+      rt->pinned_ranges++;
     } else {
-      pin_uncharge(rt, device_ordinal, bytes, table_bytes);
+      rt->pinned_bytes -= bytes;
       status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "host_register: no memory for a record");
     }
   }
@@ -306,7 +282,7 @@ static void attributes_of(const soft_runtime *rt, const void *pointer, ladei_poi
   out->device = range->device;
   out->base = range->node.key;
   out->bytes = range->bytes;
-  if (range->flags & LADEI_HOST_DEVICE_MAPPED) out->device_alias = (void *)(uintptr_t)pointer;
+  if (range->host) out->device_alias = (void *)(uintptr_t)pointer;
 }
 
 static lade_status pointer_attributes(void *self, const void *pointer, ladei_pointer_attributes *out) {

@@ -90,7 +90,6 @@ typedef struct soft_range {
   bool host;      /* pinned host memory, otherwise device memory */
   bool has_bytes; /* false on an addresses-only device */
   bool live;
-  unsigned flags;          /* of host_alloc, host_register */
   uint32_t inflight;       /* queued or running work that names it */
   uint32_t running;        /* running work that names it, "cpu" only */
   uint32_t ipc_opens;      /* ipc_open calls not closed */

@@ -105,7 +105,7 @@ static bool prepare_host_memory(cuda_fixture *f) {
 
 static lade_status run_host_alloc(cuda_fixture *f) {
   void *pointer = NULL;
-  lade_status status = OPS(f)->host_alloc(SELF(f), 0, 4096, LADEI_HOST_DEVICE_MAPPED, &pointer);
+  lade_status status = OPS(f)->host_alloc(SELF(f), 0, 4096, 0, &pointer);
   return owning(f, status, CUDA_OWN_HOST, (uintptr_t)pointer);
 }
 

@@ -181,17 +181,6 @@ LADE_TEST_P(Registration, RefusalsAreThoseOfTheDriver, soft_fixture_clocks, cloc
   soft_fixture_close(&f);
 }
 
-LADE_TEST_P(Capacity, DeviceMappedPinnedMemoryChargesItsPageTable, soft_fixture_clocks, clock) {
-  soft_fixture f = soft_fixture_open(clock, NULL);
-  size_t before = free_bytes(&f, 0);
-  void *host = NULL;
-  LADE_EXPECT_OK(f.ops->host_alloc(f.self, 0, 8 * MIB, LADEI_HOST_DEVICE_MAPPED, &host));
-  LADE_EXPECT_EQ_SIZE(free_bytes(&f, 0), before - 8 * MIB / 4096 * 8);
-  LADE_EXPECT_OK(f.ops->host_free(f.self, host));
-  LADE_EXPECT_EQ_SIZE(free_bytes(&f, 0), before);
-  soft_fixture_close(&f);
-}
-
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
 static unsigned char pattern_at(size_t i) { return (unsigned char)(i * 167 + (i >> 8)); }
