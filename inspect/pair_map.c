@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "inspect/rows.h"
 
 static size_t place_of(const ladei_pair_map *map, uint64_t first, uint64_t second) {
   uint64_t hash = (first ^ second * UINT64_C(0xC2B2AE3D27D4EB4F)) * UINT64_C(0x9E3779B97F4A7C15);
@@ -50,4 +49,35 @@ uint32_t *ladei_pair_map_value(ladei_pair_map *map, uint64_t first, uint64_t sec
 void ladei_pair_map_clear(ladei_pair_map *map) {
   free(map->entries);
   *map = (ladei_pair_map){.room = 0};
+}
+
+static bool pair_is(lade_device_pool_id a, lade_device_pool_id b) { return a.first == b.first && a.second == b.second; }
+
+lade_status ladei_pair_numbers_add(ladei_pair_numbers *all, lade_device_pool_id pair) {
+  if (all->pairs.count > 0 && pair_is(all->last, pair)) return LADE_OK;
+  uint32_t *number = ladei_pair_map_value(&all->numbers, pair.first, pair.second);
+  if (number == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
+  if (*number == LADEI_SNAPSHOT_NONE) {
+    lade_device_pool_id *row = LADEI_INSPECT_ADD(&all->pairs);
+    if (row == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
+    *row = pair;
+    *number = (uint32_t)(all->pairs.count - 1);
+  }
+  all->last = pair;
+  all->last_number = *number;
+  return LADE_OK;
+}
+
+uint32_t ladei_pair_number(ladei_pair_numbers *all, lade_device_pool_id pair) {
+  if (!pair_is(all->last, pair)) {
+    all->last = pair;
+    all->last_number = *ladei_pair_map_find(&all->numbers, pair.first, pair.second);
+  }
+  assert(all->last_number < all->pairs.count); /* it was added */
+  return all->last_number;
+}
+
+void ladei_pair_numbers_clear(ladei_pair_numbers *all) {
+  free(all->pairs.rows);
+  ladei_pair_map_clear(&all->numbers);
 }

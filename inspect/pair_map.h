@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A map from pairs of numbers to a number: open addressing, nothing is removed. Threads: one. */
+/* A map from pairs of numbers to a number: open addressing, nothing is removed. Numbers of pairs. Threads: one. */
 #ifndef LADE_INSPECT_PAIR_MAP_H
 #define LADE_INSPECT_PAIR_MAP_H
 
@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "lade/status.h"
+#include "inspect/snapshot.h"
 
 typedef struct ladei_pair_map_entry {
   uint64_t first, second;
@@ -29,5 +29,19 @@ uint32_t *ladei_pair_map_value(ladei_pair_map *map, uint64_t first, uint64_t sec
 uint32_t *ladei_pair_map_find(const ladei_pair_map *map, uint64_t first, uint64_t second);
 /* Forgets all pairs, and frees. */
 void ladei_pair_map_clear(ladei_pair_map *map);
+
+/* Numbers of different pairs, in the order in which they were first seen: streams, pools. All zero is empty. */
+typedef struct ladei_pair_numbers {
+  LADEI_INSPECT_TABLE(lade_device_pool_id) pairs;
+  ladei_pair_map numbers;
+  lade_device_pool_id last; /* the last one that was looked up, and its number: mostly that of the row before */
+  uint32_t last_number;
+} ladei_pair_numbers;
+
+/* Numbers a pair that has none. LADE_ERR_OUT_OF_HOST_MEMORY. */
+lade_status ladei_pair_numbers_add(ladei_pair_numbers *all, lade_device_pool_id pair);
+/* The number of a pair that was added. */
+uint32_t ladei_pair_number(ladei_pair_numbers *all, lade_device_pool_id pair);
+void ladei_pair_numbers_clear(ladei_pair_numbers *all);
 
 #endif /* LADE_INSPECT_PAIR_MAP_H */

@@ -78,43 +78,19 @@ typedef struct axis_range {
 typedef struct page_data {
   const lade_snapshot *snapshot;
   ladei_inspect_lives lives;
-  uint32_t *order; /* events by time */
-  ladei_pair_map streams, pools;
-  uint64_t *stream_list;
-  lade_device_pool_id *pool_list;
-  size_t stream_count, pool_count;
-  uint64_t start_ns; /* the first event's */
+  uint32_t *order;                   /* events by time */
+  ladei_pair_numbers streams, pools; /* H2 */
+  uint64_t start_ns;                 /* the first event's */
   axis_range *axis;
   size_t axis_count;
   double axis_bytes;
 } page_data;
 
-static lade_status life_names(page_data *p, const ladei_inspect_life *life) {
-  uint32_t *stream = ladei_pair_map_value(&p->streams, life->stream, 0);
-  if (stream == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  if (*stream == LADEI_SNAPSHOT_NONE) {
-    assert(p->stream_count <= p->lives.blocks.count + p->lives.segments.count); /* H2: one for each life, at most */
-    *stream = (uint32_t)p->stream_count;
-    p->stream_list[p->stream_count++] = life->stream;
+static lade_status names_build(page_data *p, const ladei_inspect_life *lives, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    LADEI_TRY(ladei_pair_numbers_add(&p->streams, (lade_device_pool_id){lives[i].stream, 0}));
+    LADEI_TRY(ladei_pair_numbers_add(&p->pools, lives[i].pool));
   }
-  uint32_t *pool = ladei_pair_map_value(&p->pools, life->pool.first, life->pool.second);
-  if (pool == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  if (*pool == LADEI_SNAPSHOT_NONE) {
-    assert(p->pool_count <= p->lives.blocks.count + p->lives.segments.count); /* H2 */
-    *pool = (uint32_t)p->pool_count;
-    p->pool_list[p->pool_count++] = life->pool;
-  }
-  return LADE_OK;
-}
-
-/* H2 */
-static lade_status names_build(page_data *p) {
-  size_t most = p->lives.blocks.count + p->lives.segments.count + 1;
-  p->stream_list = malloc(most * sizeof *p->stream_list);
-  p->pool_list = malloc(most * sizeof *p->pool_list);
-  if (p->stream_list == NULL || p->pool_list == NULL) return no_memory();
-  for (size_t i = 0; i < p->lives.segments.count; i++) LADEI_TRY(life_names(p, &p->lives.segments.rows[i]));
-  for (size_t i = 0; i < p->lives.blocks.count; i++) LADEI_TRY(life_names(p, &p->lives.blocks.rows[i]));
   return LADE_OK;
 }
 
@@ -199,18 +175,17 @@ static double axis_place(const page_data *p, const ladei_inspect_life *life) {
 
 static void page_data_free(page_data *p) {
   ladei_inspect_lives_destroy(&p->lives);
-  ladei_pair_map_clear(&p->streams);
-  ladei_pair_map_clear(&p->pools);
+  ladei_pair_numbers_clear(&p->streams);
+  ladei_pair_numbers_clear(&p->pools);
   free(p->order);
-  free(p->stream_list);
-  free(p->pool_list);
   free(p->axis);
 }
 
 static lade_status page_data_build(const lade_snapshot *snapshot, page_data *p) {
   *p = (page_data){.snapshot = snapshot};
   LADEI_TRY(ladei_inspect_lives_create(snapshot, &p->lives));
-  lade_status status = names_build(p);
+  lade_status status = names_build(p, p->lives.segments.rows, p->lives.segments.count);
+  if (status == LADE_OK) status = names_build(p, p->lives.blocks.rows, p->lives.blocks.count);
   if (status == LADE_OK) status = order_build(p);
   if (status == LADE_OK) status = axis_build(p);
   if (status != LADE_OK) page_data_free(p);
@@ -270,12 +245,12 @@ static void stacks_write(const page_data *p, ladei_output *output) {
 
 static void names_write(const page_data *p, ladei_output *output) {
   ladei_output_text(output, "],\"streams\":[");
-  for (size_t i = 0; i < p->stream_count; i++)
-    ladei_output_format(output, "%s\"0x%llx\"", i == 0 ? "" : ",", (unsigned long long)p->stream_list[i]);
+  for (size_t i = 0; i < p->streams.pairs.count; i++)
+    ladei_output_format(output, "%s\"0x%llx\"", i == 0 ? "" : ",", (unsigned long long)p->streams.pairs.rows[i].first);
   ladei_output_text(output, "],\"pools\":[");
-  for (size_t i = 0; i < p->pool_count; i++) {
-    ladei_output_format(output, "%s\"%llu, %llu\"", i == 0 ? "" : ",", (unsigned long long)p->pool_list[i].first,
-                        (unsigned long long)p->pool_list[i].second);
+  for (size_t i = 0; i < p->pools.pairs.count; i++) {
+    ladei_output_format(output, "%s\"%llu, %llu\"", i == 0 ? "" : ",", (unsigned long long)p->pools.pairs.rows[i].first,
+                        (unsigned long long)p->pools.pairs.rows[i].second);
   }
 }
 
@@ -352,13 +327,12 @@ static void events_write(const page_data *p, ladei_output *output) {
   padding_write(output, count);
 }
 
-/* All pairs are in the maps, which have room to look: nothing is allocated. */
 static uint32_t stream_of(page_data *p, const ladei_inspect_life *life) {
-  return *ladei_pair_map_value(&p->streams, life->stream, 0);
+  return ladei_pair_number(&p->streams, (lade_device_pool_id){life->stream, 0});
 }
 
 static uint32_t pool_of(page_data *p, const ladei_inspect_life *life) {
-  return *ladei_pair_map_value(&p->pools, life->pool.first, life->pool.second);
+  return ladei_pair_number(&p->pools, life->pool);
 }
 
 static void blocks_write(page_data *p, ladei_output *output) {

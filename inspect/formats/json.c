@@ -18,50 +18,17 @@
 #include "inspect/formats/json_columns.h"
 #include "inspect/pair_map.h"
 
-/* Numbers of different pairs, in the order in which they were first seen. */
-typedef struct numbering {
-  LADEI_INSPECT_TABLE(lade_device_pool_id) pairs;
-  ladei_pair_map numbers;
-  lade_device_pool_id last; /* last looked up, and its number: mostly that of the row before */
-  uint32_t last_number;
-} numbering;
-
 typedef struct json {
   ladei_output *output;
   const lade_snapshot *snapshot;
-  numbering streams, pools;
+  ladei_pair_numbers streams, pools;
 } json;
 
 /* --- numbering ---------------------------------------------------------------------------------------------------------- */
 
-static bool pair_is(lade_device_pool_id a, lade_device_pool_id b) { return a.first == b.first && a.second == b.second; }
-
-/* The number of a pair, a new one where it had none. */
-static lade_status number_add(numbering *all, lade_device_pool_id pair) {
-  if (all->pairs.count > 0 && pair_is(all->last, pair)) return LADE_OK;
-  uint32_t *number = ladei_pair_map_value(&all->numbers, pair.first, pair.second);
-  if (number == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  all->last = pair;
-  if (*number != LADEI_SNAPSHOT_NONE) return LADE_OK;
-  lade_device_pool_id *row = LADEI_INSPECT_ADD(&all->pairs);
-  if (row == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  *row = pair;
-  *number = (uint32_t)(all->pairs.count - 1);
-  assert(*number != LADEI_SNAPSHOT_NONE);
-  return LADE_OK;
-}
-
-static uint32_t number_of(numbering *all, lade_device_pool_id pair) {
-  if (pair_is(all->last, pair)) return all->last_number;
-  all->last = pair;
-  all->last_number = *ladei_pair_map_value(&all->numbers, pair.first, pair.second);
-  assert(all->last_number < all->pairs.count); /* it is there: numbers_make() */
-  return all->last_number;
-}
-
 static lade_status both_add(json *to, uint64_t stream, lade_device_pool_id pool) {
-  LADEI_TRY(number_add(&to->streams, (lade_device_pool_id){stream, 0}));
-  return number_add(&to->pools, pool);
+  LADEI_TRY(ladei_pair_numbers_add(&to->streams, (lade_device_pool_id){stream, 0}));
+  return ladei_pair_numbers_add(&to->pools, pool);
 }
 
 /* Stream 0 and the default pools are number 0, as in a column that is left out. */
@@ -72,8 +39,6 @@ static lade_status numbers_make(json *to) {
     LADEI_TRY(both_add(to, snapshot->segments.rows[i].stream, snapshot->segments.rows[i].pool));
   for (size_t i = 0; i < snapshot->events.count; i++)
     LADEI_TRY(both_add(to, snapshot->events.rows[i].stream, snapshot->events.rows[i].pool));
-  to->streams.last = to->pools.last = (lade_device_pool_id){0, 0};
-  to->streams.last_number = to->pools.last_number = 0;
   return LADE_OK;
 }
 
@@ -154,10 +119,10 @@ static uint64_t cell(json *to, const ladei_json_column *column, const char *row)
   lade_device_pool_id pair = {0, 0};
   if (column->form == LADEI_JSON_POOL) {
     memcpy(&pair, row + column->offset, sizeof pair);
-    return number_of(&to->pools, pair);
+    return ladei_pair_number(&to->pools, pair);
   }
   pair.first = ladei_json_field(column, row);
-  return column->form == LADEI_JSON_STREAM ? number_of(&to->streams, pair) : pair.first;
+  return column->form == LADEI_JSON_STREAM ? ladei_pair_number(&to->streams, pair) : pair.first;
 }
 
 static bool column_is_needed(json *to, const ladei_json_column *column, const rows *table) {
@@ -322,9 +287,7 @@ lade_status ladei_inspect_write_json(const lade_snapshot *snapshot, const lade_s
   json to = {.output = output, .snapshot = snapshot};
   lade_status status = numbers_make(&to);
   if (status == LADE_OK) snapshot_write(&to);
-  free(to.streams.pairs.rows);
-  free(to.pools.pairs.rows);
-  ladei_pair_map_clear(&to.streams.numbers);
-  ladei_pair_map_clear(&to.pools.numbers);
+  ladei_pair_numbers_clear(&to.streams);
+  ladei_pair_numbers_clear(&to.pools);
   return status;
 }
