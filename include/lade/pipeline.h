@@ -447,8 +447,8 @@ LADE_API lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel)
  * @param transfer    Borrowed for the call.
  * @param out_ticket  [out] Caller owns it until lade_ticket_release(). Untouched on error.
  *
- * Short transfers of memory (up to 1 MiB, without callback, checksum and after_stream) are begun by the call itself, where
- * their direction has no other kind: it copies pageable memory into a block, and queues the copies.
+ * Short transfers of memory (up to 1 MiB, without callback and checksum, and after no stream with work) are begun by the
+ * call itself, where their direction has no other kind: it copies pageable memory into a block, and queues the copies.
  *
  * Threads: any. Waits: while options.max_transfers are under way, unless options.no_wait.
  * Stream order: see transfer.after_stream. Without it the device memory must be free for use already.

@@ -112,7 +112,23 @@ static void place_return(lade_pipeline *pipeline) {
 
 /* --- the ticket --------------------------------------------------------------------------------------------------- */
 
-/* Marks the work queued on the caller's stream so far. */
+/* Whether nothing is left to wait for. With threads only: in virtual time the core asks, when the copies come. */
+static bool dependency_has_passed(const lade_pipeline *pipeline, const lade_ticket *ticket) {
+  const lade_runtime *runtime = pipeline->runtime;
+  lade_error before;
+  if (!pipeline->driver->threads) return false;
+  ladei_error_save(&before);
+  lade_status status = runtime->ops->event_query(runtime->self, ticket->dependency->handle);
+  ladei_error_restore(&before);
+  return status == LADE_OK; /* an error is the transfer's: a thread asks again */
+}
+
+static void dependency_drop(const lade_pipeline *pipeline, lade_ticket *ticket) {
+  ladei_event_pool_release(pipeline->events, ticket->dependency);
+  ticket->dependency = NULL;
+}
+
+/* Marks the work queued on the caller's stream so far, if there is any. */
 static lade_status dependency_record(lade_pipeline *pipeline, const lade_transfer *request, lade_ticket *ticket) {
   const lade_runtime *runtime = pipeline->runtime;
   ladei_stream stream;
@@ -123,9 +139,8 @@ static lade_status dependency_record(lade_pipeline *pipeline, const lade_transfe
   status = runtime->ops->event_record(runtime->self, ticket->dependency->handle, &stream);
   if (status == LADE_OK) /* an event in a capture that began just now must not be asked about: Note in ops.h */
     status = ladei_stream_uncaptured(runtime, &stream, "transfer");
-  if (status != LADE_OK) {
-    ladei_event_pool_release(pipeline->events, ticket->dependency);
-    ticket->dependency = NULL;
+  if (status != LADE_OK || dependency_has_passed(pipeline, ticket)) {
+    dependency_drop(pipeline, ticket);
     return status;
   }
   ticket->transfer.dependency = LADEI_PIPE_DEPENDENCY_UNKNOWN;

@@ -164,8 +164,8 @@ LADE_TEST_P(AfterStream, HoldsUpNoOtherInTheDriver, support_cpu_only, name) {
     lade_test_context("%s, way %zu", op, i / OPS);
     if (!scene_open(&s, name, ways[i / OPS].direction, ways[i / OPS].pinned, 8)) return;
     LADE_ASSERT(support_stream_hold_begin(&s.holds[0], s.f.runtime, s.streams[0]));
-    support_hold(s.f.runtime, op, strcmp(op, "event_record") == 0 ? 2 : 1,
-                 SUPPORT_HOLD_BEFORE); /* the first is of the submit */
+    bool of_submit = strncmp(op, "event_", 6) == 0; /* it marks the stream's work, and asks for its end: the first */
+    support_hold(s.f.runtime, op, of_submit ? 2 : 1, SUPPORT_HOLD_BEFORE);
     int held = submit(&s, SMALL, 0);
     support_hold_await(s.f.runtime);
     int plain = submit(&s, BULK, -1);
