@@ -29,6 +29,7 @@
 #include <string.h>
 
 #include "base/thread_key.h"
+#include "base/utf8.h"
 
 enum { EMERGENCY_BLOCKS = 16 };
 
@@ -74,27 +75,15 @@ bool ladei_status_is_error(int32_t status) {
 
 /* --- texts for terminals ------------------------------------------------------------------------------------------ */
 
-/* Length of the character that begins with this byte; 0: it begins none. */
-static size_t character_length(unsigned char first) {
-  return first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
-}
-
 static bool code_is_control(uint32_t code) {
   return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x2028 && code <= 0x202e) ||
          (code >= 0x2066 && code <= 0x2069);
 }
 
 size_t ladei_text_character(const char *text) {
-  static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-  const unsigned char *c = (const unsigned char *)text;
-  size_t length = character_length(c[0]);
-  uint32_t code = length == 1 ? c[0] : c[0] & (0x7fu >> length);
-  for (size_t i = 1; i < length; i++) {
-    if ((c[i] & 0xc0) != 0x80) return 0;
-    code = code << 6 | (c[i] & 0x3fu);
-  }
-  bool good = length > 0 && code >= least[length] && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff);
-  return good && !code_is_control(code) ? length : 0;
+  uint32_t code = 0;
+  size_t length = ladei_utf8_decode(text, SIZE_MAX, &code);
+  return code_is_control(code) ? 0 : length;
 }
 
 void ladei_text_tame(char *text) {

@@ -5,6 +5,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/utf8.h"
+
 static const char replacement[] = "\xEF\xBF\xBD"; /* U+FFFD */
 
 lade_status ladei_output_flush(ladei_output *output) {
@@ -49,26 +51,6 @@ void ladei_output_format(ladei_output *output, const char *format, ...) {
   va_end(arguments);
   assert(count >= 0 && count < ROOM);
   output->used += (size_t)count;
-}
-
-size_t ladei_utf8_character(const char *text, size_t bytes) {
-  const unsigned char *c = (const unsigned char *)text;
-  static const struct {
-    unsigned char mask, lead;
-    uint32_t least;
-  } forms[] = {{0x80, 0, 0}, {0xE0, 0xC0, 0x80}, {0xF0, 0xE0, 0x800}, {0xF8, 0xF0, 0x10000}};
-  for (size_t more = 0; more < sizeof forms / sizeof *forms; more++) {
-    if (bytes == 0 || (c[0] & forms[more].mask) != forms[more].lead) continue;
-    if (more >= bytes) return 0;
-    uint32_t value = c[0] & (unsigned char)~forms[more].mask;
-    for (size_t i = 1; i <= more; i++) {
-      if ((c[i] & 0xC0) != 0x80) return 0;
-      value = value << 6 | (c[i] & 0x3F);
-    }
-    bool surrogate = value >= 0xD800 && value <= 0xDFFF;
-    return value < forms[more].least || value > 0x10FFFF || surrogate ? 0 : more + 1;
-  }
-  return 0;
 }
 
 /* Escape of an ASCII character in JSON; NULL: it needs none. */

@@ -74,7 +74,4 @@ void ladei_output_plain_json(ladei_output *output, const char *text);
  * UTF-8 become U+FFFD. */
 void ladei_output_xml(ladei_output *output, const char *text);
 
-/* Bytes of the UTF-8 character at the begin of `text` (at most `bytes`); 0: there is none. */
-size_t ladei_utf8_character(const char *text, size_t bytes);
-
 #endif /* LADE_BASE_OUTPUT_H */

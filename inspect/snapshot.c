@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/huge_pages.h"
 #include "base/options.h"
-#include "base/output.h"
+#include "base/utf8.h"
 
 /* --- tables ------------------------------------------------------------------------------------------------------- */
 

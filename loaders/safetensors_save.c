@@ -25,8 +25,8 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
-#include "base/output.h"
 #include "base/size.h"
+#include "base/utf8.h"
 #include "loaders/checkpoint.h"
 #include "loaders/generation.h"
 #include "loaders/saved_file.h"
@@ -73,12 +73,6 @@ static lade_status memory_error(void) { return ladei_error(LADE_ERR_OUT_OF_HOST_
 
 /* --- checking what comes from the caller -------------------------------------------------------------------------- */
 
-static bool text_is_utf8(const char *text) {
-  size_t left = strlen(text), character = 1;
-  for (; left > 0 && character > 0; text += character, left -= character) character = ladei_utf8_character(text, left);
-  return character > 0;
-}
-
 static const char call[] = "lade_safetensors_save";
 
 /* Refuses a field of a tensor, by the tensor's name. */
@@ -93,7 +87,7 @@ static lade_status tensor_error(const save *s, const lade_tensor *tensor, const 
 static lade_status name_check(const save *s, const lade_tensor *tensor) {
   ladei_loader_field of = ladei_loader_field_of("tensors", (uint64_t)(tensor - s->tensors), "name");
   if (tensor->name == NULL) return ladei_error_null(call, of.name);
-  if (!text_is_utf8(tensor->name)) return ladei_error_argument(call, of.name, "UTF-8", "not UTF-8");
+  if (!ladei_utf8_is_text(tensor->name)) return ladei_error_argument(call, of.name, "UTF-8", "not UTF-8");
   return strcmp(tensor->name, "__metadata__") != 0
              ? LADE_OK
              : ladei_error_argument(call, of.name, "another name than the format's own", "\"__metadata__\"");
@@ -141,7 +135,7 @@ static lade_status metadata_error(uint64_t number, const char *field, const char
 
 static lade_status metadata_text_check(uint64_t number, const char *field, const char *text) {
   if (text == NULL) return metadata_error(number, field, "UTF-8", "NULL");
-  return text_is_utf8(text) ? LADE_OK : metadata_error(number, field, "UTF-8", "not UTF-8");
+  return ladei_utf8_is_text(text) ? LADE_OK : metadata_error(number, field, "UTF-8", "not UTF-8");
 }
 
 static int metadata_compare(const void *a, const void *b) {
@@ -245,7 +239,7 @@ static lade_status shards_plan(save *s) {
     return ladei_error_argument(call, "options.max_shard_bytes", expected, "%llu, which makes %zu files",
                                 (unsigned long long)s->options.max_shard_bytes, count);
   }
-  if (count > 1 && !text_is_utf8(ladei_file_name(s->path))) { /* the index would name files that are not there */
+  if (count > 1 && !ladei_utf8_is_text(ladei_file_name(s->path))) { /* the index would name files that are not there */
     return ladei_error_argument(call, "path", "a name of UTF-8, as the index of several files is", "%s",
                                 ladei_loader_path_text(s->path));
   }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/output.h"
+#include "base/utf8.h"
 
 enum {
   WANTS_VALUE,

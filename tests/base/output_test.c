@@ -101,30 +101,3 @@ LADE_TEST(Output, EscapesWhatMeansSomething) {
   LADE_EXPECT_EQ_STR(s.sink.bytes, "\"vector<int> & \\\"\\u001b\xEF\xBF\xBD\"");
   scene_close(&s);
 }
-
-/* Shortest forms alone, no surrogates, nothing above U+10FFFF, nothing cut off. */
-LADE_TEST(Output, KnowsUtf8) {
-  static const struct {
-    const char *text;
-    size_t bytes;
-  } cases[] = {{"a", 1},
-               {"\x7f", 1},
-               {"\x80", 0},
-               {"\xc2\x80", 2},
-               {"\xc1\xbf", 0},
-               {"\xe0\x9f\xbf", 0},
-               {"\xe0\xa0\x80", 3},
-               {"\xed\x9f\xbf", 3},
-               {"\xed\xa0\x80", 0},
-               {"\xee\x80\x80", 3},
-               {"\xf0\x8f\xbf\xbf", 0},
-               {"\xf0\x90\x80\x80", 4},
-               {"\xf4\x8f\xbf\xbf", 4},
-               {"\xf4\x90\x80\x80", 0},
-               {"\xf8\x88\x80\x80", 0},
-               {"\xe2\x82", 0},
-               {"\xff", 0}};
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-    LADE_EXPECT_EQ_UINT(ladei_utf8_character(cases[i].text, strlen(cases[i].text)), cases[i].bytes);
-  LADE_EXPECT_EQ_UINT(ladei_utf8_character("", 0), 0);
-}

@@ -5,28 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "tools/common/options.h"
 
 static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
-
-/* Bytes of the character that begins here; 0 if none does. jansson judges. */
-static size_t character_length(const char *at, size_t left) {
-  for (size_t length = 1; length <= 4 && length <= left; length++) {
-    json_t *character = json_stringn(at, length);
-    if (character != NULL) {
-      json_decref(character);
-      return length;
-    }
-  }
-  return 0;
-}
 
 static json_t *replaced_json(const char *path) {
   size_t left = strlen(path), length = 0;
   char *text = malloc(left * strlen(replacement) + 1);
   if (text == NULL) return NULL;
   while (left > 0) {
-    size_t character = character_length(path, left);
+    size_t character = ladei_utf8_character(path, left);
     size_t bytes = character > 0 ? character : strlen(replacement);
     memcpy(text + length, character > 0 ? path : replacement, bytes);
     length += bytes;

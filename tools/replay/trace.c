@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/size.h"
+#include "base/utf8.h"
 #include "tools/replay/number_map.h"
 
 /* Kinds of fields of an operation. */
@@ -120,29 +121,6 @@ static bool fraction_parse(const char *text, double *out) {
   return true;
 }
 
-/* Bytes of the UTF-8 character that begins here; 0 if none does. */
-static size_t utf8_length(const unsigned char *at) {
-  if (at[0] < 0x80) return 1;
-  if (at[0] < 0xC2 || at[0] > 0xF4) return 0; /* a later byte, a longer form than needed, beyond U+10FFFF */
-  size_t length = at[0] < 0xE0 ? 2 : at[0] < 0xF0 ? 3 : 4;
-  for (size_t i = 1; i < length; i++)
-    if ((at[i] & 0xC0) != 0x80) return 0; /* also at the closing zero */
-  bool longer = (at[0] == 0xE0 && at[1] < 0xA0) || (at[0] == 0xF0 && at[1] < 0x90);
-  bool surrogate = at[0] == 0xED && at[1] >= 0xA0;
-  bool beyond = at[0] == 0xF4 && at[1] >= 0x90;
-  return longer || surrogate || beyond ? 0 : length;
-}
-
-static bool text_is_utf8(const char *text) {
-  const unsigned char *at = (const unsigned char *)text;
-  while (*at != 0) {
-    size_t length = utf8_length(at);
-    if (length == 0) return false;
-    at += length;
-  }
-  return true;
-}
-
 /* ---- Fields of operations ---------------------------------------------------------------------------------------- */
 
 static bool stream_known(trace_reader *reader, uint64_t stream) {
@@ -201,7 +179,7 @@ static read_result field_read(trace_reader *reader, field_kind kind, size_t inde
   switch (kind) {
   case FIELD_STREAMS: return streams_read(reader, index + 1, op);
   case FIELD_LABEL:
-    if (!text_is_utf8(text)) return REFUSE(reader, "malformed label: it is not UTF-8");
+    if (!ladei_utf8_is_text(text)) return REFUSE(reader, "malformed label: it is not UTF-8");
     op->text = text;
     return READ_ITEM;
   case FIELD_TEXT: op->text = text; return READ_ITEM;
