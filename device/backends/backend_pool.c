@@ -27,17 +27,12 @@ typedef struct pool_state {
 
 static pool_state *state_of(lade_device_allocator *allocator) { return allocator->backend_state; }
 
-static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) {
-  ladei_lock_assert_none_held();
-  return allocator->runtime->ops;
-}
-
 /* ---- Source of the ledger ---------------------------------------------------------------------------------------- */
 
 /* LADE_ERR_CAPTURE while the stream captures, or is a legacy stream that must not be used. */
 static lade_status capture_check(lade_device_allocator *allocator, const ladei_stream *stream) {
   ladei_capture_info info;
-  lade_status status = ops_of(allocator)->stream_capture_info(allocator->runtime->self, stream, &info);
+  lade_status status = ladei_device_ops(allocator)->stream_capture_info(allocator->runtime->self, stream, &info);
   if (status != LADE_OK || info.status == LADEI_CAPTURE_NONE) return status;
   return ladei_error(LADE_ERR_CAPTURE, 0,
                      "device allocator of device %d: the backend cudaMallocAsync allocates and frees nothing on a "
@@ -48,14 +43,16 @@ static lade_status capture_check(lade_device_allocator *allocator, const ladei_s
 static lade_status pool_take(lade_device_allocator *allocator, size_t bytes, const ladei_stream *stream, void **out) {
   lade_status status = capture_check(allocator, stream);
   if (status != LADE_OK) return status;
-  return ops_of(allocator)->pool_alloc(allocator->runtime->self, state_of(allocator)->pool, bytes, stream, out);
+  return ladei_device_ops(allocator)->pool_alloc(allocator->runtime->self, state_of(allocator)->pool, bytes, stream,
+                                                 out);
 }
 
 /* P2 */
 static bool stream_usable(lade_device_allocator *allocator, const ladei_stream *stream) {
   if (stream->kind != LADEI_STREAM_PER_THREAD) return true;
   ladei_stream mine;
-  return ops_of(allocator)->stream_resolve(allocator->runtime->self, LADE_STREAM_PER_THREAD, &mine) == LADE_OK &&
+  return ladei_device_ops(allocator)->stream_resolve(allocator->runtime->self, LADE_STREAM_PER_THREAD, &mine) ==
+             LADE_OK &&
          mine.context == stream->context && mine.id == stream->id;
 }
 
@@ -71,7 +68,7 @@ static lade_status pool_give(lade_device_allocator *allocator, void *pointer, si
     lade_status status = capture_check(allocator, stream);
     if (status != LADE_OK) return status;
   }
-  return ops_of(allocator)->pool_free(allocator->runtime->self, pointer, stream);
+  return ladei_device_ops(allocator)->pool_free(allocator->runtime->self, pointer, stream);
 }
 
 static const ladei_device_ledger_source pool_source = {pool_take, pool_give};
@@ -86,7 +83,7 @@ static lade_status pool_empty_cache(lade_device_allocator *allocator) {
   lade_error error;
   if (flushed != LADE_OK) ladei_error_save(&error);
   ladei_capture_mode mode = ladei_capture_mode_relax(allocator->runtime);
-  lade_status status = ops_of(allocator)->pool_trim(allocator->runtime->self, state_of(allocator)->pool, 0);
+  lade_status status = ladei_device_ops(allocator)->pool_trim(allocator->runtime->self, state_of(allocator)->pool, 0);
   ladei_capture_mode_restore(allocator->runtime, mode);
   if (flushed == LADE_OK) return status;
   ladei_error_restore(&error);
@@ -94,7 +91,8 @@ static lade_status pool_empty_cache(lade_device_allocator *allocator) {
 }
 
 static lade_status attribute_get(lade_device_allocator *allocator, ladei_pool_attribute attribute, uint64_t *out) {
-  return ops_of(allocator)->pool_attribute_get(allocator->runtime->self, state_of(allocator)->pool, attribute, out);
+  return ladei_device_ops(allocator)->pool_attribute_get(allocator->runtime->self, state_of(allocator)->pool, attribute,
+                                                         out);
 }
 
 static lade_status pool_stats_complete(lade_device_allocator *allocator, lade_device_stats *stats) {
@@ -107,21 +105,22 @@ static lade_status pool_stats_complete(lade_device_allocator *allocator, lade_de
 static lade_status pool_peaks_reset(lade_device_allocator *allocator) {
   ladei_driver_pool pool = state_of(allocator)->pool;
   void *self = allocator->runtime->self;
-  lade_status status = ops_of(allocator)->pool_attribute_set(self, pool, LADEI_POOL_RESERVED_HIGH, 0);
-  if (status == LADE_OK) status = ops_of(allocator)->pool_attribute_set(self, pool, LADEI_POOL_USED_HIGH, 0);
+  lade_status status = ladei_device_ops(allocator)->pool_attribute_set(self, pool, LADEI_POOL_RESERVED_HIGH, 0);
+  if (status == LADE_OK) status = ladei_device_ops(allocator)->pool_attribute_set(self, pool, LADEI_POOL_USED_HIGH, 0);
   return status;
 }
 
 static lade_status pool_peer_add(lade_device_allocator *allocator, int peer) {
   bool can = false;
-  lade_status status = ops_of(allocator)->peer_can_access(allocator->runtime->self, peer, allocator->device, &can);
+  lade_status status =
+      ladei_device_ops(allocator)->peer_can_access(allocator->runtime->self, peer, allocator->device, &can);
   if (status == LADE_OK && !can) {
     status =
         ladei_error(LADE_ERR_UNSUPPORTED, 0, "lade_device_peer_add: allocator of device %d: device %d cannot access it",
                     allocator->device, peer);
   }
   if (status != LADE_OK) return status;
-  return ops_of(allocator)->pool_set_access(allocator->runtime->self, state_of(allocator)->pool, peer, true);
+  return ladei_device_ops(allocator)->pool_set_access(allocator->runtime->self, state_of(allocator)->pool, peer, true);
 }
 
 /* ---- Open, close ------------------------------------------------------------------------------------------------- */
@@ -129,9 +128,9 @@ static lade_status pool_peer_add(lade_device_allocator *allocator, int peer) {
 static lade_status pools_supported(const lade_device_allocator *allocator) {
   int64_t supported = 0;
   lade_status status = LADE_OK;
-  if (ops_of(allocator)->pool_create != NULL) {
-    status = ops_of(allocator)->device_attribute(allocator->runtime->self, allocator->device,
-                                                 LADEI_ATTR_DRIVER_POOLS_SUPPORTED, &supported);
+  if (ladei_device_ops(allocator)->pool_create != NULL) {
+    status = ladei_device_ops(allocator)->device_attribute(allocator->runtime->self, allocator->device,
+                                                           LADEI_ATTR_DRIVER_POOLS_SUPPORTED, &supported);
   }
   if (status != LADE_OK || supported != 0) return status;
   return ladei_error(
@@ -145,10 +144,10 @@ static lade_status state_release(lade_device_allocator *allocator) {
   pool_state *state = state_of(allocator);
   void *self = allocator->runtime->self;
   lade_status status = LADE_OK;
-  if (state->pool != NULL) status = ops_of(allocator)->pool_destroy(self, state->pool);
+  if (state->pool != NULL) status = ladei_device_ops(allocator)->pool_destroy(self, state->pool);
   if (status != LADE_OK) return status;
   state->pool = NULL;
-  if (state->free_stream != NULL) status = ops_of(allocator)->stream_destroy(self, state->free_stream);
+  if (state->free_stream != NULL) status = ladei_device_ops(allocator)->stream_destroy(self, state->free_stream);
   if (status != LADE_OK) return status;
   free(state);
   allocator->backend_state = NULL;
@@ -157,7 +156,7 @@ static lade_status state_release(lade_device_allocator *allocator) {
 
 static lade_status state_fill(lade_device_allocator *allocator, pool_state *state) {
   const ladei_pool_properties properties = {LADEI_POOL_DEVICE, allocator->device, 0};
-  const lade_runtime_ops *ops = ops_of(allocator);
+  const lade_runtime_ops *ops = ladei_device_ops(allocator);
   void *self = allocator->runtime->self;
   lade_status status = ops->pool_create(self, &properties, &state->pool);
   if (status == LADE_OK) status = ops->pool_attribute_set(self, state->pool, LADEI_POOL_RELEASE_THRESHOLD, UINT64_MAX);

@@ -28,11 +28,6 @@
 #include "device/observe/history.h"
 #include "device/state/latency.h"
 
-static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) {
-  ladei_lock_assert_none_held();
-  return allocator->runtime->ops;
-}
-
 static void *granule_address(const ladei_device_heap_segment *segment, size_t index) {
   return (void *)(uintptr_t)(segment->address + index * segment->granules->bytes);
 }
@@ -53,12 +48,13 @@ static lade_status granule_unmap(lade_device_allocator *allocator, ladei_device_
   void *self = allocator->runtime->self;
   ladei_device_granule *granule = ladei_device_granule_at(segment->granules, index);
   if (granule->mapped) {
-    lade_status status = ops_of(allocator)->vm_unmap(self, granule_address(segment, index), segment->granules->bytes);
+    lade_status status =
+        ladei_device_ops(allocator)->vm_unmap(self, granule_address(segment, index), segment->granules->bytes);
     if (status != LADE_OK) return status;
     granule_set(granule, granule->handle, false);
   }
   if (granule->handle != 0) {
-    lade_status status = ops_of(allocator)->vm_release(self, granule->handle);
+    lade_status status = ladei_device_ops(allocator)->vm_release(self, granule->handle);
     if (status != LADE_OK) return status;
     granule_set(granule, 0, false);
   }
@@ -71,8 +67,8 @@ static lade_status granules_create(lade_device_allocator *allocator, ladei_devic
     ladei_device_granule *granule = ladei_device_granule_at(segment->granules, i);
     if (granule->handle != 0) continue;
     ladei_vm_handle handle = 0;
-    lade_status status = ops_of(allocator)->vm_create(allocator->runtime->self, allocator->device,
-                                                      segment->granules->bytes, exportable, &handle);
+    lade_status status = ladei_device_ops(allocator)->vm_create(allocator->runtime->self, allocator->device,
+                                                                segment->granules->bytes, exportable, &handle);
     if (status != LADE_OK) return status;
     granule_set(granule, handle, false);
     granule->exportable = exportable;
@@ -87,16 +83,16 @@ static lade_status granules_back(lade_device_allocator *allocator, ladei_device_
   for (size_t i = first; i < first + count; i++) {
     ladei_device_granule *granule = ladei_device_granule_at(segment->granules, i);
     if (granule->mapped) continue;
-    lade_status status = ops_of(allocator)->vm_map(self, granule_address(segment, i), bytes, granule->handle);
+    lade_status status = ladei_device_ops(allocator)->vm_map(self, granule_address(segment, i), bytes, granule->handle);
     if (status != LADE_OK) return status;
     granule_set(granule, granule->handle, true);
   }
-  lade_status status =
-      ops_of(allocator)->vm_set_access(self, granule_address(segment, first), count * bytes, allocator->device, true);
+  lade_status status = ladei_device_ops(allocator)->vm_set_access(self, granule_address(segment, first), count * bytes,
+                                                                  allocator->device, true);
   size_t peers = atomic_load(&allocator->peers.count);
   for (size_t i = 0; i < peers && status == LADE_OK; i++) {
-    status = ops_of(allocator)->vm_set_access(self, granule_address(segment, first), count * bytes,
-                                              allocator->peers.list[i], true);
+    status = ladei_device_ops(allocator)->vm_set_access(self, granule_address(segment, first), count * bytes,
+                                                        allocator->peers.list[i], true);
   }
   return status;
 }
@@ -248,7 +244,8 @@ lade_status ladei_device_expandable_release(lade_device_allocator *allocator, la
   for (size_t i = 0; status == LADE_OK && i < segment->granules->count && i < segment->granules->limit; i++)
     status = granule_unmap(allocator, segment, i);
   if (status == LADE_OK)
-    status = ops_of(allocator)->vm_address_free(allocator->runtime->self, granule_address(segment, 0), segment->size);
+    status = ladei_device_ops(allocator)->vm_address_free(allocator->runtime->self, granule_address(segment, 0),
+                                                          segment->size);
   ladei_lock_acquire(&allocator->lock);
   if (status != LADE_OK && !segment->counted_out) {
     ladei_device_heap_segment_show(&allocator->heap, hole);
@@ -300,14 +297,14 @@ static size_t granule_bytes_for(const ladei_device_heap *heap, const ladei_devic
 
 /* Whether the device can map granules of this size. */
 static lade_status granularity_check(lade_device_allocator *allocator, size_t granule_bytes) {
-  if (ops_of(allocator)->vm_granularity == NULL) {
+  if (ladei_device_ops(allocator)->vm_granularity == NULL) {
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "expandable segments: runtime \"%s\" has no virtual memory",
-                       ops_of(allocator)->name);
+                       ladei_device_ops(allocator)->name);
   }
   size_t minimum = 0;
   size_t recommended = 0;
   lade_status status =
-      ops_of(allocator)->vm_granularity(allocator->runtime->self, allocator->device, &minimum, &recommended);
+      ladei_device_ops(allocator)->vm_granularity(allocator->runtime->self, allocator->device, &minimum, &recommended);
   if (status == LADE_OK && granule_bytes % minimum != 0) {
     status = ladei_error(LADE_ERR_UNSUPPORTED, 0, "expandable segments: device %d maps in steps of %zu, not %zu bytes",
                          allocator->device, minimum, granule_bytes);
@@ -348,12 +345,13 @@ static lade_status segment_reserve(lade_device_allocator *allocator, const ladei
   ladei_capture_mode mode = ladei_capture_mode_relax(allocator->runtime);
   lade_status status = granularity_check(allocator, segment->granules->bytes);
   if (status == LADE_OK)
-    status = ops_of(allocator)->vm_reserve(allocator->runtime->self, allocator->device, segment->size, 0, &address);
+    status = ladei_device_ops(allocator)->vm_reserve(allocator->runtime->self, allocator->device, segment->size, 0,
+                                                     &address);
   ladei_capture_mode_restore(allocator->runtime, mode);
   ladei_lock_acquire(&allocator->lock);
   if (status == LADE_OK && !ladei_device_heap_reserve(&allocator->heap, 1)) {
     ladei_lock_release(&allocator->lock);
-    (void)ops_of(allocator)->vm_address_free(allocator->runtime->self, address, segment->size);
+    (void)ladei_device_ops(allocator)->vm_address_free(allocator->runtime->self, address, segment->size);
     ladei_lock_acquire(&allocator->lock);
     status = records_missing();
   }
@@ -605,7 +603,7 @@ static lade_status runs_grant(lade_device_allocator *allocator, int peer) {
     size_t bytes = mapped_bytes(block);
     address = block->address + bytes;
     ladei_lock_release(&allocator->lock);
-    status = ops_of(allocator)->vm_set_access(allocator->runtime->self, begin, bytes, peer, true);
+    status = ladei_device_ops(allocator)->vm_set_access(allocator->runtime->self, begin, bytes, peer, true);
     ladei_lock_acquire(&allocator->lock);
   }
   return status;

@@ -35,11 +35,6 @@
 
 #include "base/error.h"
 
-static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) {
-  ladei_lock_assert_none_held();
-  return allocator->runtime->ops;
-}
-
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
 /* An event that covers the work of a stream so far. LADE_ERR_CAPTURE while that cannot be. */
@@ -47,9 +42,9 @@ static lade_status event_make(lade_device_allocator *allocator, const ladei_stre
   void *self = allocator->runtime->self;
   lade_event event;
   lade_status status = ladei_stream_uncaptured(allocator->runtime, stream, "event_record");
-  if (status == LADE_OK) status = ops_of(allocator)->event_create(self, stream->context, 0, &event);
+  if (status == LADE_OK) status = ladei_device_ops(allocator)->event_create(self, stream->context, 0, &event);
   if (status != LADE_OK) return status;
-  status = ops_of(allocator)->event_record(self, event, stream);
+  status = ladei_device_ops(allocator)->event_record(self, event, stream);
   if (status == LADE_OK) status = ladei_stream_confirm(allocator->runtime, stream, "event_record");
   if (status == LADE_OK) {
     *out = event;
@@ -57,15 +52,15 @@ static lade_status event_make(lade_device_allocator *allocator, const ladei_stre
   }
   lade_error error;
   ladei_error_save(&error);
-  (void)ops_of(allocator)->event_destroy(self, event);
+  (void)ladei_device_ops(allocator)->event_destroy(self, event);
   ladei_error_restore(&error);
   return status;
 }
 
 static lade_status event_finish(lade_device_allocator *allocator, lade_event event) {
   void *self = allocator->runtime->self;
-  lade_status status = ops_of(allocator)->event_query(self, event);
-  return status == LADE_NOT_READY ? ops_of(allocator)->event_synchronize(self, event) : status;
+  lade_status status = ladei_device_ops(allocator)->event_query(self, event);
+  return status == LADE_NOT_READY ? ladei_device_ops(allocator)->event_synchronize(self, event) : status;
 }
 
 lade_status ladei_device_last_event_make(lade_device_allocator *allocator, const ladei_stream *stream,
@@ -88,7 +83,7 @@ void ladei_device_last_event_destroy(lade_device_allocator *allocator, ladei_dev
   ladei_error_save(&error);
   for (; list != NULL; list = next) {
     next = list->next;
-    if (ops_of(allocator)->event_destroy(allocator->runtime->self, list->event) == LADE_OK) {
+    if (ladei_device_ops(allocator)->event_destroy(allocator->runtime->self, list->event) == LADE_OK) {
       free(list);
       continue;
     }
@@ -117,7 +112,7 @@ lade_status ladei_device_finish(lade_device_allocator *allocator) {
                        allocator->device);
   }
   ladei_capture_mode mode = ladei_capture_mode_relax(allocator->runtime);
-  lade_status status = ops_of(allocator)->device_synchronize(allocator->runtime->self, allocator->device);
+  lade_status status = ladei_device_ops(allocator)->device_synchronize(allocator->runtime->self, allocator->device);
   ladei_capture_mode_restore(allocator->runtime, mode);
   return status;
 }
@@ -154,6 +149,6 @@ void ladei_device_segment_legacy_resolve(lade_device_allocator *allocator, ladei
   if (segment->stream.kind != LADEI_STREAM_PER_THREAD) return;
   lade_error error;
   ladei_error_save(&error);
-  (void)ops_of(allocator)->stream_resolve(allocator->runtime->self, LADE_STREAM_LEGACY, &segment->legacy);
+  (void)ladei_device_ops(allocator)->stream_resolve(allocator->runtime->self, LADE_STREAM_LEGACY, &segment->legacy);
   ladei_error_restore(&error);
 }

@@ -62,11 +62,6 @@ static const char resume_call[] = "lade_device_pool_resume";
 
 #define PIECE_MOST ((size_t)64 << 20) /* as a segment of the pinned pool; a granule at least */
 
-static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) {
-  ladei_lock_assert_none_held();
-  return allocator->runtime->ops;
-}
-
 static size_t piece_bytes(const ladei_device_suspended_piece *piece) {
   return piece->count * piece->segment->granules->bytes;
 }
@@ -170,7 +165,7 @@ lade_status ladei_device_backup_close(lade_device_allocator *allocator) {
 static lade_status piece_free(lade_device_allocator *allocator, ladei_device_suspended_piece *piece) {
   const ladei_device_backup *backup = &allocator->pools.backup;
   lade_status status = piece->pooled ? backup->calls->free(backup->pool, piece->host)
-                                     : ops_of(allocator)->host_free(allocator->runtime->self, piece->host);
+                                     : ladei_device_ops(allocator)->host_free(allocator->runtime->self, piece->host);
   if (status == LADE_OK) piece->host = NULL;
   return status;
 }
@@ -179,7 +174,7 @@ static lade_status piece_free(lade_device_allocator *allocator, ladei_device_sus
 static bool suspension_release(lade_device_allocator *allocator, ladei_device_suspension *suspension) {
   bool all = true;
   if (suspension->stream != NULL) {
-    all = ops_of(allocator)->stream_destroy(allocator->runtime->self, suspension->stream) == LADE_OK;
+    all = ladei_device_ops(allocator)->stream_destroy(allocator->runtime->self, suspension->stream) == LADE_OK;
     if (all) suspension->stream = NULL;
   }
   for (size_t i = 0; i < suspension->piece_count; i++) {
@@ -249,8 +244,8 @@ static lade_status driver_need(lade_device_allocator *allocator, ladei_device_su
   ladei_lock_release(&allocator->lock);
   for (size_t i = first; i < suspension->piece_count; i++) {
     ladei_device_suspended_piece *piece = &suspension->pieces[i];
-    LADEI_TRY(ops_of(allocator)->host_alloc(allocator->runtime->self, allocator->device, piece_bytes(piece), 0,
-                                            &piece->host));
+    LADEI_TRY(ladei_device_ops(allocator)->host_alloc(allocator->runtime->self, allocator->device, piece_bytes(piece),
+                                                      0, &piece->host));
   }
   return LADE_OK;
 }
@@ -283,8 +278,8 @@ static lade_status pieces_copy(lade_device_allocator *allocator, const ladei_dev
                              piece_bytes(piece), stream);
   }
   ladei_stream resolved;
-  lade_status waited = ops_of(allocator)->stream_resolve(allocator->runtime->self, stream, &resolved);
-  if (waited == LADE_OK) waited = ops_of(allocator)->stream_synchronize(allocator->runtime->self, &resolved);
+  lade_status waited = ladei_device_ops(allocator)->stream_resolve(allocator->runtime->self, stream, &resolved);
+  if (waited == LADE_OK) waited = ladei_device_ops(allocator)->stream_synchronize(allocator->runtime->self, &resolved);
   return status == LADE_OK ? waited : status; /* what was queued is over, too */
 }
 
@@ -293,8 +288,8 @@ static lade_status bytes_move(lade_device_allocator *allocator, ladei_device_sus
   void *self = allocator->runtime->self;
   if (suspension->discards || suspension->piece_count == 0) return LADE_OK;
   if (suspension->stream == NULL)
-    LADEI_TRY(
-        ops_of(allocator)->stream_create(self, allocator->device, 0, LADEI_STREAM_NON_BLOCKING, &suspension->stream));
+    LADEI_TRY(ladei_device_ops(allocator)->stream_create(self, allocator->device, 0, LADEI_STREAM_NON_BLOCKING,
+                                                         &suspension->stream));
   return pieces_copy(allocator, suspension, out, suspension->stream);
 }
 

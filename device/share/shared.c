@@ -45,11 +45,6 @@ struct ladei_device_shared_mapping {
   shared_piece pieces[];
 };
 
-static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) {
-  ladei_lock_assert_none_held();
-  return allocator->runtime->ops;
-}
-
 /* ---- Export ------------------------------------------------------------------------------------------------------ */
 
 typedef struct export_plan {
@@ -100,7 +95,7 @@ static lade_status descriptors_make(lade_device_allocator *allocator, const expo
   int *fds = calloc(plan->count, sizeof *fds);
   if (fds == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_shared_export: no memory");
   for (size_t i = 0; i < plan->count; i++) {
-    lade_status status = ops_of(allocator)->vm_export(allocator->runtime->self, plan->handles[i], &fds[i]);
+    lade_status status = ladei_device_ops(allocator)->vm_export(allocator->runtime->self, plan->handles[i], &fds[i]);
     if (status == LADE_OK) continue;
     descriptors_close(fds, i);
     return status;
@@ -178,7 +173,7 @@ static void *piece_address(const ladei_device_shared_mapping *mapping, size_t in
 
 /* Gives back what of the mapping there is; the first refusal leaves the rest for another try (V2). */
 static lade_status mapping_release(lade_device_allocator *allocator, ladei_device_shared_mapping *mapping) {
-  const lade_runtime_ops *ops = ops_of(allocator);
+  const lade_runtime_ops *ops = ladei_device_ops(allocator);
   void *self = allocator->runtime->self;
   lade_status status = LADE_OK;
   for (size_t i = 0; status == LADE_OK && i < mapping->count; i++) {
@@ -199,7 +194,7 @@ static lade_status mapping_release(lade_device_allocator *allocator, ladei_devic
 }
 
 static lade_status pieces_map(lade_device_allocator *allocator, ladei_device_shared_mapping *mapping, const int *fds) {
-  const lade_runtime_ops *ops = ops_of(allocator);
+  const lade_runtime_ops *ops = ladei_device_ops(allocator);
   void *self = allocator->runtime->self;
   size_t bytes = mapping->count * mapping->piece_bytes;
   lade_status status = ops->vm_reserve(self, allocator->device, bytes, 0, &mapping->base);
@@ -222,9 +217,9 @@ static lade_status pieces_map(lade_device_allocator *allocator, ladei_device_sha
 static lade_status shared_check(const lade_device_allocator *allocator, const lade_device_shared *shared,
                                 const char *call) {
   size_t bytes;
-  if (ops_of(allocator)->vm_import == NULL)
+  if (ladei_device_ops(allocator)->vm_import == NULL)
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: runtime \"%s\" has no virtual memory", call,
-                       ops_of(allocator)->name);
+                       ladei_device_ops(allocator)->name);
   if (shared->fds == NULL) return ladei_error_null(call, "shared.fds");
   if (shared->piece_bytes == 0) return ladei_error_argument(call, "shared.piece_bytes", "more than 0", "0");
   if (shared->offset >= shared->piece_bytes) {

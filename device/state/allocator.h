@@ -128,4 +128,10 @@ static inline bool ladei_device_is_exhausted(lade_status status) {
   return status == LADE_ERR_OUT_OF_DEVICE_MEMORY || status == LADE_ERR_LIMIT;
 }
 
+/* The driver's operations. No lock held. */
+static inline const lade_runtime_ops *ladei_device_ops(const lade_device_allocator *allocator) {
+  ladei_lock_assert_none_held();
+  return allocator->runtime->ops;
+}
+
 #endif /* LADE_DEVICE_STATE_ALLOCATOR_H */
