@@ -51,18 +51,11 @@ typedef struct budget_options {
   bool json, release_dead;
 } budget_options;
 
-static void watch_parse(budget_options *options, char *argument, struct argp_state *state) {
-  char *end = NULL;
-  options->watch = argument == NULL ? 1 : strtod(argument, &end);
-  if ((end != NULL && (end == argument || *end != '\0')) || !(options->watch >= 0.05 && options->watch <= 3600))
-    argp_error(state, "--watch: '%s' is not from 0.05 to 3600", argument);
-}
-
 static error_t option_parse(int key, char *argument, struct argp_state *state) {
   budget_options *options = state->input;
   switch (key) {
   case KEY_JSON: options->json = true; return 0;
-  case KEY_WATCH: watch_parse(options, argument, state); return 0;
+  case KEY_WATCH: options->watch = argument == NULL ? 1 : option_seconds("--watch", argument, state); return 0;
   case KEY_RELEASE_DEAD: options->release_dead = true; return 0;
   case ARGP_KEY_ARG:
     if (options->name != NULL) argp_error(state, "one NAME, not '%s' too", argument);

@@ -3,7 +3,9 @@
 #include "tools/common/options.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -89,6 +91,24 @@ void options_read(const struct argp *argp, char *name, int argc, char **argv, vo
 
 void options_read_in_order(const struct argp *argp, char *name, int argc, char **argv, void *input) {
   parse(argp, name, argc, argv, ARGP_IN_ORDER, input);
+}
+
+uint64_t option_number(const char *option, const char *argument, uint64_t least, uint64_t most,
+                       const struct argp_state *state) {
+  char *end;
+  errno = 0;
+  unsigned long long number = strtoull(argument, &end, 10);
+  if (*end != '\0' || *argument < '0' || *argument > '9' || errno != 0 || number < least || number > most)
+    argp_error(state, "%s: '%s' is not from %" PRIu64 " to %" PRIu64, option, argument, least, most);
+  return number;
+}
+
+double option_seconds(const char *option, const char *argument, const struct argp_state *state) {
+  char *end;
+  double seconds = strtod(argument, &end);
+  if (*end != '\0' || !(seconds >= 0.05 && seconds <= 3600))
+    argp_error(state, "%s: '%s' is not from 0.05 to 3600", option, argument);
+  return seconds;
 }
 
 const char *option_runtime_find(const char *text, size_t length) {

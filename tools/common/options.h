@@ -38,6 +38,11 @@ void options_read(const struct argp *argp, char *name, int argc, char **argv, vo
 /* The same, with options and other words in the order of the command line. */
 void options_read_in_order(const struct argp *argp, char *name, int argc, char **argv, void *input);
 
+/* The number of an option, a whole one or one of seconds (0.05 to 3600): a mistake ends the program. */
+uint64_t option_number(const char *option, const char *argument, uint64_t least, uint64_t most,
+                       const struct argp_state *state);
+double option_seconds(const char *option, const char *argument, const struct argp_state *state);
+
 /* The option --runtime, for a table of options, and the check of its argument: a mistake ends the program. */
 #define OPTION_RUNTIME(key)                                                                                            \
   { "runtime", key, "NAME", 0, "cuda, cpu or sim (default: cuda where there is a GPU, else cpu)", 0 }

@@ -20,6 +20,9 @@ typedef struct stack_sums {
   size_t count, room;
 } stack_sums;
 
+/* As many as an option may ask for. */
+enum { STACK_SUMS_MOST = 1000000000 };
+
 /* `before` may be NULL. LADE_ERR_OUT_OF_HOST_MEMORY. */
 lade_status stack_sums_create(const lade_snapshot *before, const lade_snapshot *after, stack_sums *out);
 void stack_sums_destroy(stack_sums *sums);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `lade diff`: the differences between two snapshots of one program. */
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdbool.h>
@@ -36,15 +35,9 @@ typedef struct diff_options {
 
 static error_t option_parse(int key, char *argument, struct argp_state *state) {
   diff_options *options = state->input;
-  char *end;
   switch (key) {
   case KEY_JSON: options->json = true; return 0;
-  case 'n':
-    errno = 0;
-    options->most = strtoul(argument, &end, 10);
-    if (*end != '\0' || errno != 0 || options->most == 0 || *argument == '-')
-      argp_error(state, "--top: '%s' is no number above 0", argument);
-    return 0;
+  case 'n': options->most = option_number("--top", argument, 1, STACK_SUMS_MOST, state); return 0;
   case ARGP_KEY_ARG:
     if (options->sources[1] != NULL) argp_error(state, "two files, not '%s' too", argument);
     options->sources[options->sources[0] != NULL] = argument;

@@ -79,19 +79,11 @@ static void storage_read(load_arguments *a, const char *name, struct argp_state 
     argp_error(state, "--storage: '%s' is none of auto, pread, uring, cufile", name);
 }
 
-static unsigned repeat_read(const char *text, struct argp_state *state) {
-  char *end;
-  unsigned long value = strtoul(text, &end, 10);
-  if (text[0] < '0' || text[0] > '9' || *end != '\0' || value < 1 || value > REPEAT_MOST)
-    argp_error(state, "--repeat: '%s' is not a number from 1 to %d", text, REPEAT_MOST);
-  return (unsigned)value;
-}
-
 static error_t option_parse(int key, char *argument, struct argp_state *state) {
   load_arguments *a = state->input;
   switch (key) {
   case KEY_DIRECT: a->direct = true; return 0;
-  case KEY_REPEAT: a->repeat = repeat_read(argument, state); return 0;
+  case KEY_REPEAT: a->repeat = (unsigned)option_number("--repeat", argument, 1, REPEAT_MOST, state); return 0;
   case KEY_STORAGE: storage_read(a, argument, state); return 0;
   case KEY_JSON: a->json = true; return 0;
   case KEY_LIST: a->list = true; return 0;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `lade snapshot`: a snapshot in another format, or a look at it as text. */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -71,17 +70,6 @@ typedef struct snapshot_options {
   snapshot_wish wish;
 } snapshot_options;
 
-/* A whole number from `least` to `most`; another argument ends the program. */
-static uint64_t number_read(const char *option, const char *argument, uint64_t least, uint64_t most,
-                            const struct argp_state *state) {
-  char *end;
-  errno = 0;
-  unsigned long long number = strtoull(argument, &end, 10);
-  if (*end != '\0' || end == argument || errno != 0 || *argument == '-' || number < least || number > most)
-    argp_error(state, "%s: '%s' is not from %" PRIu64 " to %" PRIu64, option, argument, least, most);
-  return number;
-}
-
 static void history_read(const char *argument, snapshot_options *options, const struct argp_state *state) {
   options->sets_history = true;
   options->history.enabled = strcmp(argument, "on") == 0;
@@ -96,13 +84,13 @@ static void process_option_read(int key, const char *argument, snapshot_options 
   case KEY_HISTORY: history_read(argument, options, state); break;
   case KEY_STACKS:
     options->history.level = LADE_CONTEXT_ALL;
-    if (argument != NULL) options->history.max_frames = (uint32_t)number_read("--stacks", argument, 1, 64, state);
+    if (argument != NULL) options->history.max_frames = (uint32_t)option_number("--stacks", argument, 1, 64, state);
     break;
   case KEY_ENTRIES:
-    options->history.max_entries = number_read("--entries", argument, 1, UINT64_C(1) << 32, state);
+    options->history.max_entries = option_number("--entries", argument, 1, UINT64_C(1) << 32, state);
     break;
-  case KEY_PUBLISHER: options->wish.publisher = (uint32_t)number_read("--publisher", argument, 0, 999, state); break;
-  default: options->wish.wait_ms = (uint32_t)(1000 * number_read("--wait", argument, 1, 600, state)); break;
+  case KEY_PUBLISHER: options->wish.publisher = (uint32_t)option_number("--publisher", argument, 0, 999, state); break;
+  default: options->wish.wait_ms = (uint32_t)(1000 * option_number("--wait", argument, 1, 600, state)); break;
   }
 }
 
@@ -122,23 +110,15 @@ static void options_check(snapshot_options *options, const struct argp_state *st
   if (has_history_options && !options->history.enabled) argp_error(state, "--stacks and --entries need --history=on");
 }
 
-static size_t count_read(const char *argument, const struct argp_state *state) {
-  char *end;
-  if (argument == NULL) return 10;
-  errno = 0;
-  unsigned long count = strtoul(argument, &end, 10);
-  if (*end != '\0' || end == argument || errno != 0 || count == 0 || *argument == '-')
-    argp_error(state, "--top: '%s' is no number above 0", argument);
-  return count;
-}
-
 static error_t option_parse(int key, char *argument, struct argp_state *state) {
   snapshot_options *options = state->input;
   switch (key) {
   case 'o': options->output = argument; return 0;
   case KEY_FORMAT: options->format = argument; return 0;
   case KEY_TRACE: options->trace = true; return 0;
-  case KEY_TOP: options->top = count_read(argument, state); return 0;
+  case KEY_TOP:
+    options->top = argument == NULL ? 10 : option_number("--top", argument, 1, STACK_SUMS_MOST, state);
+    return 0;
   case KEY_JSON:
     options->format = "json";
     options->output = "-";

@@ -49,21 +49,13 @@ typedef struct top_options {
 
 static error_t option_parse(int key, char *argument, struct argp_state *state) {
   top_options *options = state->input;
-  char *end;
   switch (key) {
   case KEY_JSON: options->json = true; return 0;
   case KEY_ONCE: options->once = true; return 0;
-  case KEY_INTERVAL:
-    options->interval = strtod(argument, &end);
-    if (*end != '\0' || !(options->interval >= 0.05 && options->interval <= 3600))
-      argp_error(state, "--interval: '%s' is not from 0.05 to 3600", argument);
-    return 0;
+  case KEY_INTERVAL: options->interval = option_seconds("--interval", argument, state); return 0;
   case ARGP_KEY_ARG:
     if (options->process_id != 0) argp_error(state, "one PID, not '%s' too", argument);
-    options->process_id = strtoull(argument, &end, 10);
-    if (*end != '\0' || options->process_id == 0 || options->process_id > INT32_MAX ||
-        !isdigit((unsigned char)*argument))
-      argp_error(state, "'%s' is no process", argument);
+    options->process_id = option_number("PID", argument, 1, INT32_MAX, state);
     return 0;
   default: return ARGP_ERR_UNKNOWN;
   }

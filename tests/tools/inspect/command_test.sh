@@ -77,7 +77,7 @@ done
 
 # A snapshot differs from itself in nothing; what is only in one, is only in the other the other way round.
 run 2 diff "$dir/small.pickle" "$dir/small.pickle" --top=99999999999999999999
-says "--top: '99999999999999999999' is no number above 0" err
+says "--top: '99999999999999999999' is not from 1 to 1000000000" err
 run 0 diff "$dir/small.pickle" "$dir/small.pickle"
 says "memory in use: +0 B" out
 says "only_before: 0 segments" out

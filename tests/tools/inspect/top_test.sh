@@ -203,7 +203,7 @@ run 0 top --once # with no row, mostly
 run 2 top nobody
 # No process has such a number: another one was named, the largest of 64 bits.
 run 2 top 99999999999999999999999 --once
-says "'99999999999999999999999' is no process" err
+says "PID: '99999999999999999999999' is not from 1 to 2147483647" err
 run 1 stats 99999999999999999999999
 says "99999999999999999999999: cannot open" err
 run 1 snapshot 4294967297 --top
