@@ -12,7 +12,12 @@
  *
  * A time is that of the call and of the wait for the stream; `processor` is the time of the calling thread in the call alone, per
  * block. Before the first measurement of a case the copied bytes are compared.
+ *
+ * The case `product` has another question: how many blocks of threads the kernel may take. It multiplies matrices of bfloat16 by cuBLAS,
+ * if that is found, while blocks of 4 KiB are copied beside it.
  */
+#include <dlfcn.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -134,7 +139,7 @@ static bool by_lade(void) {
   return succeeded(lade_copy_pieces(world.runtime, world.pieces, world.shape.count, world.stream));
 }
 
-static bool by_hand(void) {
+static bool by_blocks(unsigned blocks) {
   const shape *s = &world.shape;
   size_t stride = s->bytes + (s->offset == 0 ? 0 : 16);
   char *host_ids = world.ids, *device_ids = world.ids + MOST * sizeof(uint32_t), *host = world.host + s->offset;
@@ -148,8 +153,10 @@ static bool by_hand(void) {
                                   .src_ids = s->to_device ? host_ids : device_ids,
                                   .bytes = s->bytes,
                                   .count = s->count};
-  return succeeded(world.runtime->ops->copy_kernel_table(world.runtime->self, &table, BLOCKS_BY_HAND, &world.resolved));
+  return succeeded(world.runtime->ops->copy_kernel_table(world.runtime->self, &table, blocks, &world.resolved));
 }
+
+static bool by_hand(void) { return by_blocks(BLOCKS_BY_HAND); }
 
 static ladei_copy_direction direction(void) { return world.shape.to_device ? LADEI_COPY_H2D : LADEI_COPY_D2H; }
 
@@ -301,12 +308,86 @@ static bool processor_case(bench *b, const bench_case *self) {
   return true;
 }
 
+/* ---- A matrix product beside it ---------------------------------------------------------------------------------- */
+
+enum { SIDE = 8192, PRODUCTS = 10, COPIES_BESIDE = 24 };
+
+static struct {
+  void *cublas;
+  lade_stream stream;
+  void *a, *b, *c; /* SIDE x SIDE of bfloat16 each */
+  int (*multiply)(void *, int, int, int, int, int, const void *, const void *, int, int, const void *, int, int,
+                  const void *, void *, int, int, int, int);
+} product;
+
+static bool product_open(void) {
+  static const char *const names[] = {"libcublas.so.13", "libcublas.so.12"};
+  const lade_runtime_ops *ops = world.runtime->ops;
+  void *library = NULL;
+  for (size_t i = 0; i < 2 && library == NULL; i++) library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+  if (library == NULL || strcmp(ops->name, "cuda") != 0) return false;
+  int (*create)(void **) = (int (*)(void **))dlsym(library, "cublasCreate_v2");
+  int (*set_stream)(void *, void *) = (int (*)(void *, void *))dlsym(library, "cublasSetStream_v2");
+  *(void **)&product.multiply = dlsym(library, "cublasGemmEx");
+  void **matrices[] = {&product.a, &product.b, &product.c};
+  bool good = succeeded(lade_stream_create(world.runtime, 0, &product.stream)) && create(&product.cublas) == 0 &&
+              set_stream(product.cublas, product.stream) == 0;
+  for (size_t i = 0; i < 3 && good; i++)
+    good = succeeded(ops->device_alloc(world.runtime->self, 0, (size_t)SIDE * SIDE * 2, matrices[i])) &&
+           succeeded(lade_fill_async(world.runtime, *matrices[i], 0x3c, (size_t)SIDE * SIDE * 2, product.stream));
+  return good && succeeded(lade_stream_synchronize(world.runtime, product.stream));
+}
+
+/* TFLOP/s of the products. `user`: blocks of the copies beside them; 0: none, UINT_MAX: engines. */
+static double product_run(void *user) {
+  enum { BFLOAT16 = 14, COMPUTE_32F = 68, DEFAULT = -1 };
+  const unsigned blocks = *(const unsigned *)user;
+  const float one = 1, zero = 0;
+  bool good = true;
+  for (int i = 0; i < COPIES_BESIDE && good && blocks != 0; i++) {
+    if (blocks != UINT_MAX)
+      good = by_blocks(blocks);
+    else
+      good = succeeded(world.runtime->ops->copy(world.runtime->self, LADEI_COPY_H2D, world.device, world.host,
+                                                world.side_bytes / 16, &world.resolved));
+  }
+  double begun = bench_seconds();
+  for (int i = 0; i < PRODUCTS && good; i++)
+    good = product.multiply(product.cublas, 0, 0, SIDE, SIDE, SIDE, &one, product.a, BFLOAT16, SIDE, product.b,
+                            BFLOAT16, SIDE, &zero, product.c, BFLOAT16, SIDE, COMPUTE_32F, DEFAULT) == 0;
+  good = good && succeeded(lade_stream_synchronize(world.runtime, product.stream));
+  double taken = bench_seconds() - begun;
+  if (blocks != 0 && lade_stream_query(world.runtime, world.stream) == LADE_OK)
+    fprintf(stderr, "copy_pieces: the copies beside the product ended first\n");
+  return good && wait() ? 2.0 * SIDE * SIDE * SIDE * PRODUCTS / taken * 1e-12 : (double)NAN;
+}
+
+static bool product_case(bench *b, const bench_case *self) {
+  static unsigned blocks[] = {8, 0, 4, 16, 32, UINT_MAX};
+  const shape s = {.bytes = 4096, .count = MOST, .to_device = true};
+  if (!world_open(b) || !shape_set(&s)) return false;
+  if (!product_open()) {
+    fprintf(stderr, "copy_pieces: no cuBLAS here: product is left out\n");
+    return true;
+  }
+  lade_copy_stats stats;
+  lade_copy_stats_init(&stats);
+  if (!succeeded(lade_copy_stats_get(world.runtime, 0, &stats))) return false;
+  blocks[0] = (unsigned)stats.kernel_blocks[0];
+  const bench_variant variants[] = {{"lade", product_run, &blocks[0]},      {"alone", product_run, &blocks[1]},
+                                    {"4_blocks", product_run, &blocks[2]},  {"16_blocks", product_run, &blocks[3]},
+                                    {"32_blocks", product_run, &blocks[4]}, {"engines", product_run, &blocks[5]}};
+  json_t *params = json_pack("{s:i, s:I}", "side", SIDE, "lade_blocks", (json_int_t)blocks[0]);
+  return bench_measure(b, self->name, params, "TFLOP/s", variants, sizeof variants / sizeof variants[0]);
+}
+
 int main(int argc, char **argv) {
   static const bench_case cases[] = {
       {"blocks", "GB/s of up to 16384 blocks of one size", sizes_case, NULL},
       {"few_blocks", "microseconds for some blocks, with the wait for them", few_case, NULL},
       {"processor", "processor time of the calling thread per block", processor_case, NULL},
+      {"product", "a matrix product of bfloat16 while blocks are copied", product_case, NULL},
   };
-  int exit_status = bench_main(argc, argv, "How fast are copies of many small pieces?", cases, 3);
+  int exit_status = bench_main(argc, argv, "How fast are copies of many small pieces?", cases, 4);
   return world_close() ? exit_status : 1;
 }
