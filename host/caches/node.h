@@ -49,6 +49,7 @@ typedef struct ladei_pinned_node {
   ladei_pinned_node_counters counters; /* guards: see there */
   uint64_t changes_since_recount;      /* in builds without NDEBUG: see lock_release_recounted in node.c */
   uint64_t changes_per_recount;
+  _Atomic(ladei_pinned_block *) returned; /* put while the lock was busy, linked by next; no guard */
 } ladei_pinned_node;
 
 /* `depot_bytes`: the depot's bytes at most. NULL when there is no memory. */
@@ -103,6 +104,8 @@ uint64_t ladei_pinned_node_free_bytes(ladei_pinned_node *node);
 
 /* Reserved bytes: allocated and peak; freed is allocated less the bytes reserved now. */
 void ladei_pinned_node_reserved(ladei_pinned_node *node, lade_pinned_gauge *out);
+/* Blocks that were put while the lock was busy are counted as such from here on. */
+void ladei_pinned_node_settle(ladei_pinned_node *node);
 void ladei_pinned_node_reserved_peak_reset(ladei_pinned_node *node);
 
 /* ---- All nodes of a pool ----------------------------------------------------------------------------------------- */

@@ -98,6 +98,7 @@ static void node_read(lade_pinned_pool *pool, unsigned node, ladei_pinned_node_g
   level whole = level_of(&counters->level);
   *usage = (ladei_pinned_usage){0};
   *below = (supply){{0, 0}, {0, 0}};
+  ladei_pinned_node_settle(ladei_pinned_pool_node(pool, node));
   for (unsigned c = 0; c < LADEI_PINNED_CLASSES; c++) {
     ladei_pinned_class_counters *own = &counters->classes[c];
     level part = level_of(&own->level);

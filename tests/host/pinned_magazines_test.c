@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/size.h"
@@ -163,6 +164,7 @@ LADE_TEST(PinnedMagazines, LargeBlocksAreKeptOfSizesThatRepeat) {
 typedef struct handover {
   const pinned_fixture *own;
   void *block;
+  sem_t freed;
 } handover;
 
 static void *free_it(void *user) {
@@ -171,10 +173,51 @@ static void *free_it(void *user) {
   return NULL;
 }
 
+static void *free_it_and_tell(void *user) {
+  handover *own = user;
+  (void)free_it(own);
+  sem_post(&own->freed);
+  return NULL;
+}
+
+/* What it frees is free memory for the next request, and counted as that. */
+LADE_TEST(PinnedMagazines, AFreeWaitsForNoThreadThatIsAtTheFreeMemory) {
+  pinned_fixture own;
+  handover given = {.own = &own};
+  pthread_t threads[2];
+  struct timespec deadline;
+  lade_pinned_options options = pinned_fixture_options();
+  uint64_t cached = 0;
+  void *blocks[2];
+  options.magazine_bytes = 1;
+  if (!pinned_fixture_open(&own, support_runtime_open("cpu"), &options)) return;
+  sem_init(&given.freed, 0, 0);
+  for (int i = 0; i < 2; i++) blocks[i] = pinned_fixture_alloc(&own, 3 * LADEI_MIB / 4);
+  uint64_t reserved = pinned_fixture_stats(&own).reserved_bytes.current;
+  ladei_lock_acquire(&ladei_pinned_pool_node(own.pool, 0)->lock);
+  for (int i = 0; i < 2; i++) {
+    given.block = blocks[i];
+    LADE_EXPECT_EQ_INT(pthread_create(&threads[i], NULL, free_it_and_tell, &given), 0);
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_sec += 10;
+    LADE_EXPECT_EQ_INT(sem_timedwait(&given.freed, &deadline), 0);
+  }
+  ladei_lock_release(&ladei_pinned_pool_node(own.pool, 0)->lock);
+  for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+  LADE_EXPECT_OK(lade_pinned_class_stats_each(own.pool, cached_add, &cached));
+  LADE_EXPECT_EQ_UINT(cached, 0);
+  LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
+  void *both = pinned_fixture_alloc(&own, 3 * LADEI_MIB / 2);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, reserved);
+  pinned_fixture_free(&own, both);
+  sem_destroy(&given.freed);
+  pinned_fixture_close(&own);
+}
+
 /* It must not stay with the thread that frees it: the one that allocates would have to look through all threads. */
 LADE_TEST(PinnedMagazines, LargeBlockFreedByAnotherThreadIsForAll) {
   pinned_fixture own;
-  handover given = {&own, NULL};
+  handover given = {.own = &own};
   pthread_t thread;
   if (!open_capped(&own, 64 * LADEI_MIB)) return;
   for (int i = 0; i < 5; i++) {
@@ -323,7 +366,7 @@ LADE_TEST(PinnedMagazines, WhatAMagazineHasNoRoomForIsReadyForOtherThreads) {
   LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[BLOCKS - 1]));
   LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
   LADE_EXPECT_GT_UINT(depot_bytes(&own), 15 * 4096);
-  handover other = {&own, NULL};
+  handover other = {.own = &own};
   uint64_t before = depot_bytes(&own);
   LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, take_one, &other), 0);
   pthread_join(thread, NULL);
