@@ -255,28 +255,30 @@ preload_device *ladei_preload_heap_of(const void *address, lade_device_block_inf
 
 /* ---- All pools --------------------------------------------------------------------------------------------------- */
 
-void ladei_preload_collect(void) {
+/* The next open device from number `*at` on, which the caller leaves; NULL: there is none. */
+static preload_device *device_next(int *at) {
+  preload_device *device = NULL;
   int count = atomic_load(&devices_opened);
-  for (int i = 0; i < count; i++) {
-    preload_device *device = ladei_preload_device_enter(i, false);
-    if (device == NULL) continue;
+  while (device == NULL && *at < count) device = ladei_preload_device_enter((*at)++, false);
+  return device;
+}
+
+void ladei_preload_collect(void) {
+  preload_device *device;
+  for (int at = 0; (device = device_next(&at)) != NULL; ladei_preload_device_leave(device)) {
     ladei_preload_pending_collect(&device->pending);
     if (device->heap != NULL) ladei_preload_pending_collect(&device->heap_pending);
-    ladei_preload_device_leave(device);
   }
 }
 
 bool ladei_preload_give_back(void) {
   bool any = false;
-  int count = atomic_load(&devices_opened);
-  for (int i = 0; i < count; i++) {
-    preload_device *device = ladei_preload_device_enter(i, false);
-    if (device == NULL) continue;
+  preload_device *device;
+  for (int at = 0; (device = device_next(&at)) != NULL; ladei_preload_device_leave(device)) {
     ladei_preload_pending_wait(&device->pending, 0);
     ladei_preload_begin();
     (void)device->lade->lade_pinned_empty_cache(device->pool);
     ladei_preload_end();
-    ladei_preload_device_leave(device);
     any = true;
   }
   return any;
@@ -284,10 +286,8 @@ bool ladei_preload_give_back(void) {
 
 bool ladei_preload_heaps_give_back(void) {
   bool any = false;
-  int count = atomic_load(&devices_opened);
-  for (int i = 0; i < count; i++) {
-    preload_device *device = ladei_preload_device_enter(i, false);
-    if (device == NULL) continue;
+  preload_device *device;
+  for (int at = 0; (device = device_next(&at)) != NULL; ladei_preload_device_leave(device)) {
     if (device->heap != NULL) {
       ladei_preload_pending_wait(&device->heap_pending, 0);
       ladei_preload_begin();
@@ -295,7 +295,6 @@ bool ladei_preload_heaps_give_back(void) {
       ladei_preload_end();
       any = true;
     }
-    ladei_preload_device_leave(device);
   }
   return any;
 }
@@ -303,16 +302,13 @@ bool ladei_preload_heaps_give_back(void) {
 bool ladei_preload_stream_retire(CUstream stream) {
   bool retired = true;
   bool is_fast = ladei_preload_settings()->mode == PRELOAD_FAST;
-  int count = atomic_load(&devices_opened);
-  for (int i = 0; i < count; i++) {
-    preload_device *device = ladei_preload_device_enter(i, false);
-    if (device == NULL) continue;
+  preload_device *device;
+  for (int at = 0; (device = device_next(&at)) != NULL; ladei_preload_device_leave(device)) {
     ladei_preload_begin();
     if (is_fast) retired = device->lade->lade_pinned_stream_retire(device->pool, stream) == LADE_OK && retired;
     if (device->heap != NULL)
       retired = device->lade->lade_device_stream_retire(device->heap, stream) == LADE_OK && retired;
     ladei_preload_end();
-    ladei_preload_device_leave(device);
   }
   return retired;
 }
@@ -354,13 +350,8 @@ void ladei_preload_sums(preload_sums *out) {
   pthread_mutex_lock(&sums_lock);
   *out = ended;
   pthread_mutex_unlock(&sums_lock);
-  int count = atomic_load(&devices_opened);
-  for (int i = 0; i < count; i++) {
-    preload_device *device = ladei_preload_device_enter(i, false);
-    if (device == NULL) continue;
-    sums_add(out, device);
-    ladei_preload_device_leave(device);
-  }
+  preload_device *device;
+  for (int at = 0; (device = device_next(&at)) != NULL; ladei_preload_device_leave(device)) sums_add(out, device);
 }
 
 /* ---- Fast mode --------------------------------------------------------------------------------------------------- */
