@@ -66,13 +66,6 @@ static ladei_pinned_block *magazine_empty(ladei_pinned_class_counts *counts, lad
   return list;
 }
 
-/*
- * Note [Kept blocks]
- *   16 threads that replaced blocks of 4 KiB to 2 MiB in turn kept up to eight blocks above 1 MiB each, as much as their
- *   magazines, and got one in three of them again. The node lacked that memory: each 1,600 pairs a request found nothing,
- *   and emptied all magazines, which cost half of the blocks that threads took from the node one by one.
- */
-
 /* The larger blocks that a thread keeps, of one node. */
 static ladei_pinned_block *kept_empty(ladei_pinned_thread_counters *counters, ladei_pinned_block *list) {
   for (unsigned bin = 0; bin < LADEI_PINNED_BIN_CLASSES; bin++) {

@@ -212,9 +212,8 @@ static inline bool ladei_pinned_magazine_put(ladei_pinned_thread_cache *cache, l
 }
 
 /*
- * Larger blocks. A thread keeps the block that it took last itself; so a thread that uses a block again and again has it
- * as cheaply as a small one. It keeps one of each class if it takes one size of the class again and again. With random
- * sizes such blocks would rarely be asked for, and lack in the node's free memory (Note [Kept blocks] in thread_cache.c). Blocks that another thread took go to the bins (bins.h), or that thread
+ * Larger blocks. A thread keeps the block that it took last itself, one of a class; so a thread that uses a block again
+ * and again has it as cheaply as a small one. Blocks that another thread took go to the bins (bins.h), or that thread
  * would never find them; so do the blocks of a thread that takes one size after the other, as from a ring of buffers.
  * All others go back to the node.
  */
@@ -235,13 +234,12 @@ static inline ladei_pinned_block *ladei_pinned_kept_take(ladei_pinned_thread_cac
   return block;
 }
 
-/* Owner. Keeps a CACHED block, in no slot. False: not the last one taken, one is kept, another one is and the size does
- * not repeat, a thread waits, or a drain is going on. */
+/* Owner. Keeps a CACHED block, in no slot. False: not the last one taken, one is kept, a thread waits, or a drain is
+ * going on. */
 static inline bool ladei_pinned_kept_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *counters,
                                          unsigned bin, ladei_pinned_block *block) {
   if (counters->last[bin] != block || !ladei_asym_lock_enter(&cache->asym_lock)) return false;
-  bool fits = (cache->kept_count == 0 || (counters->repeats[bin] > 0 &&
-                                          atomic_load_explicit(&counters->kept[bin], memory_order_relaxed) == NULL)) &&
+  bool fits = atomic_load_explicit(&counters->kept[bin], memory_order_relaxed) == NULL &&
               !ladei_pinned_cap_has_waiters(cache->cap_wait);
   if (fits) {
     if (!atomic_load_explicit(cache->pool_keeps, memory_order_relaxed)) /* the first since a drain */

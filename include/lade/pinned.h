@@ -126,9 +126,8 @@ typedef struct lade_pinned_options {
   uint64_t
       magazine_bytes; /**< Ready blocks of up to 1 MiB that threads may keep for themselves, all threads together; as many
                                 again, at most, lie ready for all threads of a NUMA node. Of larger blocks, whatever this says, a
-                                thread keeps the one that it used last, and one of each size class of which it uses one size again
-                                and again, and a node eight of each class. Below 1 MiB it is all that lies ready, larger blocks
-                                included. 0: the smaller of 64 MiB and an eighth of the cap. 1:
+                                thread keeps the one of each size class that it used last, and a node eight. Below 1 MiB it is all
+                                that lies ready, larger blocks included. 0: the smaller of 64 MiB and an eighth of the cap. 1:
                                 nothing. Ready blocks go back before a request is refused. */
   uint32_t max_idle_ms; /**< Segments without a block in use or pending for so long are given back, by the calls that
                                 look for pending blocks. 0: never. */

@@ -143,24 +143,6 @@ LADE_TEST(PinnedMagazines, LargeBlockIsUsedAgainAndCountsAsCachedMeanwhile) {
   pinned_fixture_close(&own);
 }
 
-/* Of other sizes it keeps the first alone, or the node lacks memory that is rarely asked for. */
-LADE_TEST(PinnedMagazines, LargeBlocksAreKeptOfSizesThatRepeat) {
-  enum { SIZES = 5, ROUNDS = 3 };
-  static const size_t sizes[SIZES] = {2 * LADEI_MIB, 3 * LADEI_MIB, 5 * LADEI_MIB, 9 * LADEI_MIB, 17 * LADEI_MIB};
-  pinned_fixture own;
-  void *blocks[SIZES];
-  uint64_t all = 0;
-  if (!open_capped(&own, 256 * LADEI_MIB)) return;
-  for (int round = 0; round < ROUNDS; round++) {
-    for (int i = 0; i < SIZES; i++) LADE_ASSERT_OK(lade_pinned_alloc(own.pool, sizes[i], &blocks[i]));
-    for (int i = 0; i < SIZES; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[i]));
-    if (round == 0) LADE_EXPECT_EQ_UINT(ladei_pinned_thread_caches_bytes(own.pool), sizes[0]);
-  }
-  for (int i = 0; i < SIZES; i++) all += sizes[i];
-  LADE_EXPECT_EQ_UINT(ladei_pinned_thread_caches_bytes(own.pool), all);
-  pinned_fixture_close(&own);
-}
-
 typedef struct handover {
   const pinned_fixture *own;
   void *block;
