@@ -147,7 +147,7 @@ LADE_TEST_P(Pieces, ShortAndPinnedAreNotStagedIfTheKernelIsLoaded, support_soft_
     for (int direction = LADE_TO_DEVICE; direction <= LADE_TO_HOST; direction++) {
       for (size_t i = 0; i < COUNT; i++)
         pieces[i] = (lade_piece){lade_endpoint_memory(host + i * EACH), f.device + (COUNT - 1 - i) * 2 * EACH, EACH};
-      transfer.direction = (lade_direction)direction;
+      transfer.direction = direction;
       LADE_EXPECT_OK(fixture_run(&f, &transfer));
       memset(host, 0, direction == LADE_TO_DEVICE ? COUNT * EACH : 0);
     }
