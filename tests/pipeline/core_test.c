@@ -759,14 +759,11 @@ LADE_TEST(PipelineCore, TransfersToOneSinkNeedNoMoreBlocksThanOne) {
   }
 }
 
-/* A ring grows only when its slots are all busy: with each copy done at once, one block serves a whole transfer. */
 /* Blocks that are kept for what comes next are given up all the same where others wait for them. */
 LADE_TEST(PipelineCore, KeepsBlocksForTransfersToCome) {
   ladei_pipe_core core;
   ladei_pipe_core_transfer transfer;
   ladei_pipe_order order;
-  LADE_ASSERT_OK(ladei_pipe_core_init(&core, 2));
-  ladei_pipe_core_set_blocks(&core, 4096, 4096);
   bulk_open(&core, &transfer, 4096);
   ladei_pipe_core_set_keeps(&core.rings[0], true);
   while (ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order)) {
@@ -788,6 +785,7 @@ LADE_TEST(PipelineCore, KeepsBlocksForTransfersToCome) {
   ladei_pipe_core_destroy(&core);
 }
 
+/* A ring grows only when its slots are all busy: with each copy done at once, one block serves a whole transfer. */
 LADE_TEST(PipelineCore, UsesOneBlockWhenCopiesAreInstant) {
   ladei_pipe_core core;
   ladei_pipe_order order;
