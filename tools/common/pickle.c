@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,6 +49,7 @@ static lade_status python_run(const char *path, int output, int *out_end) {
   char *arguments[] = {"python3", "-I", "-c", (char *)source, (char *)path, NULL};
   posix_spawn_file_actions_t actions;
   pid_t child;
+  (void)signal(SIGCHLD, SIG_DFL); /* where it is ignored, no end of a child is kept for waitpid() */
   int code = posix_spawn_file_actions_init(&actions);
   if (code != 0) return system_error(path, "python3 cannot be run", code);
   code = posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
