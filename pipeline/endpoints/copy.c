@@ -76,8 +76,7 @@ static lade_status runs_by_kernel(ladei_pipe_copies *copies) {
   if (!runs_are_short(copies)) return LADE_ERR_UNSUPPORTED;
   for (size_t i = 0; i < copies->count; i++)
     pieces[i] = (lade_copy_piece){copies->dsts[i], copies->srcs[i], copies->sizes[i]};
-  lade_status status =
-      ladei_copy_by_kernel(copies->pipeline->runtime, copies_direction(copies), pieces, copies->count, copies->stream);
+  lade_status status = ladei_copy_short(copies->pipeline->runtime, pieces, copies->count, copies->stream);
   copies->order->partial = copies->order->partial || status != LADE_ERR_UNSUPPORTED;
   copies->order->copies += status == LADE_OK ? 1 : 0;
   return status;

@@ -134,7 +134,6 @@ static lade_status split_queue(lade_runtime *runtime, const ladei_copy_plan *pla
 static lade_status plan_queue(lade_runtime *runtime, ladei_copy_plan *plan, const ladei_stream *stream) {
   ladei_copy_ways none = {0}, *ways = ladei_copy_ways_of(runtime, stream->device);
   split s = {0};
-  ladei_copy_ways_first_use(runtime, stream);
   if (ways == NULL) ways = &none;
   if (!split_whole(ways, ways_ready(ways), plan, &s) && !split_parts(ways, plan, &s))
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "copies of pieces: no memory for a list of %zu", plan->count);
@@ -151,6 +150,7 @@ static lade_status list_copy(lade_runtime *runtime, const ladei_copy_list_name *
                              size_t count, const ladei_stream *stream) {
   ladei_copy_plan plan;
   LADEI_TRY(ladei_copy_plan_make(runtime, name, pieces, count, stream, &plan));
+  ladei_copy_ways_first_use(runtime, stream);
   lade_status status = plan_queue(runtime, &plan, stream);
   ladei_copy_plan_free(&plan);
   return status;
@@ -166,33 +166,9 @@ bool ladei_copy_kernel_suits(lade_runtime *runtime, ladei_copy_direction directi
   return count > FEW && ways_ready(ways) && bytes / count < engine_from(ways, (unsigned)direction);
 }
 
-static bool plan_reached(const ladei_copy_plan *plan) {
-  bool reached = plan->kind.reach == LADEI_COPY_BY_KERNEL;
-  for (size_t i = 0; plan->kinds != NULL && i < plan->count && reached; i++)
-    reached = ladei_copy_kinds_equal(plan->kinds[i], plan->kind);
-  return reached;
-}
-
-/* Long pieces among short ones go with them: one way for all of the list, or for none. */
-static lade_status plan_by_kernel(lade_runtime *runtime, const ladei_copy_plan *plan, const ladei_stream *stream) {
-  ladei_copy_ways *ways = ladei_copy_ways_of(runtime, stream->device);
-  size_t bytes = bytes_of(plan->parts, plan->count);
-  unsigned direction = plan->kind.direction;
-  if (!plan_reached(plan) ||
-      !ladei_copy_kernel_suits(runtime, (ladei_copy_direction)direction, plan->count, bytes, stream))
-    return LADE_ERR_UNSUPPORTED;
-  unsigned blocks = blocks_for(ways, direction, bytes / plan->count);
-  LADEI_TRY(runtime->ops->copy_kernel(runtime->self, plan->parts, plan->count, blocks, stream));
-  count_add(&ways->kernel_pieces, plan->count);
-  count_add(&ways->kernel_bytes, bytes);
-  count_add(&ways->merged_pieces, plan->merged);
-  return LADE_OK;
-}
-
-lade_status ladei_copy_by_kernel(lade_runtime *runtime, ladei_copy_direction direction, const lade_copy_piece *pieces,
-                                 size_t count, const ladei_stream *stream) {
+lade_status ladei_copy_short(lade_runtime *runtime, const lade_copy_piece *pieces, size_t count,
+                             const ladei_stream *stream) {
   static const ladei_copy_list_name name = {"lade_pipeline_submit", "copies"};
-  if (!ladei_copy_kernel_suits(runtime, direction, count, bytes_of(pieces, count), stream)) return LADE_ERR_UNSUPPORTED;
   lade_error before;
   ladei_copy_plan plan;
   ladei_error_save(&before);
@@ -200,9 +176,8 @@ lade_status ladei_copy_by_kernel(lade_runtime *runtime, ladei_copy_direction dir
     ladei_error_restore(&before);
     return LADE_ERR_UNSUPPORTED;
   }
-  lade_status status = plan_by_kernel(runtime, &plan, stream);
+  lade_status status = plan_queue(runtime, &plan, stream);
   ladei_copy_plan_free(&plan);
-  if (status == LADE_ERR_UNSUPPORTED) ladei_error_restore(&before);
   return status;
 }
 

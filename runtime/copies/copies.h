@@ -16,10 +16,10 @@ bool ladei_copy_kernel_suits(lade_runtime *runtime, ladei_copy_direction directi
                              const ladei_stream *stream);
 
 /*
- * Queues pieces of one direction by the kernel, if it suits. LADE_ERR_UNSUPPORTED, with the error record as it was: nothing is
- * queued. After another failure some may be queued.
+ * Queues such pieces as lade_copy_pieces() does, and loads nothing. LADE_ERR_UNSUPPORTED, with the error record as it was: they are
+ * not such a list, as those that overlap, and nothing is queued. After another failure some may be queued.
  */
-lade_status ladei_copy_by_kernel(lade_runtime *runtime, ladei_copy_direction direction, const lade_copy_piece *pieces,
-                                 size_t count, const ladei_stream *stream);
+lade_status ladei_copy_short(lade_runtime *runtime, const lade_copy_piece *pieces, size_t count,
+                             const ladei_stream *stream);
 
 #endif /* LADE_RUNTIME_COPIES_COPIES_H */
