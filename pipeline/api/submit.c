@@ -89,7 +89,7 @@ static lade_status request_check(const lade_pipeline *pipeline, const lade_trans
 static lade_status place_take(lade_pipeline *pipeline, const lade_transfer *request) {
   lade_status status = LADE_OK;
   ladei_pipe_waiting waiting = {.deadline_ns = UINT64_MAX,
-                                .ring = &pipeline->core.rings[request->direction == LADE_TO_DEVICE ? 0 : 1]};
+                                .ring = ladei_pipe_core_ring(&pipeline->core, request->direction)};
   ladei_lock_acquire(&pipeline->lock);
   while (!pipeline->closed && status == LADE_OK &&
          pipeline->core.unfinished + pipeline->submitting >= pipeline->options.max_transfers)
@@ -296,7 +296,7 @@ static lade_status pipeline_submit(lade_pipeline *pipeline, const lade_transfer 
   pipeline->references++;
   if (ticket->write_place.files != 0)
     ticket->transfer.writers = ladei_pipe_writers_begin(&pipeline->writers, &ticket->write_place);
-  ladei_pipe_ring *ring = &pipeline->core.rings[request.direction == LADE_TO_DEVICE ? 0 : 1];
+  ladei_pipe_ring *ring = ladei_pipe_core_ring(&pipeline->core, request.direction);
   ticket->caller_run = is_caller_run(ring, ticket);
   ladei_pipe_side_of(pipeline, ring)->others += ticket->caller_run ? 0 : 1;
   ladei_pipe_core_submit(&pipeline->core, &ticket->transfer, (lade_direction)request.direction);

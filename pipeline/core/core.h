@@ -326,6 +326,10 @@ typedef struct ladei_pipe_core {
   ladei_pipe_core_counters counters;
 } ladei_pipe_core;
 
+static inline ladei_pipe_ring *ladei_pipe_core_ring(ladei_pipe_core *core, int32_t direction) {
+  return &core->rings[direction == LADE_TO_DEVICE ? 0 : 1];
+}
+
 typedef enum ladei_pipe_order_kind {
   LADEI_PIPE_ORDER_ACQUIRE =
       1,                 /* get a block of `bytes` for `slot`: complete with order->block set; LADE_NOT_READY: only

@@ -209,7 +209,7 @@ static unsigned transfer_fail_by(ladei_pipe_core *core, ladei_pipe_core_transfer
 }
 
 void ladei_pipe_core_submit(ladei_pipe_core *core, ladei_pipe_core_transfer *transfer, lade_direction direction) {
-  ladei_pipe_ring *ring = &core->rings[direction == LADE_TO_DEVICE ? 0 : 1];
+  ladei_pipe_ring *ring = ladei_pipe_core_ring(core, (int32_t)direction);
   transfer->ring = ring;
   transfer->copy_stream = ladei_pipe_copy_stream_of(ring, transfer);
   transfer->number = core->counters.transfers_submitted;
