@@ -104,36 +104,27 @@ static double transfers_run(void *user) {
   return good ? (bench_seconds() - begun) / count * 1e9 : (double)NAN;
 }
 
-/* The same, queued by hand. */
-static double queued_run(void *user) {
-  const shorts *kind = user;
+/* The same by hand: queued, or each by a copy that waits for itself. */
+static double by_hand_run(const shorts *kind, bool queued) {
   const lade_runtime_ops *ops = world.runtime->ops;
+  void *self = world.runtime->self;
   unsigned count = shorts_count(kind);
   ladei_copy_direction direction = kind->to_host ? LADEI_COPY_D2H : LADEI_COPY_H2D;
   void *dst = kind->to_host ? kind->memory : world.device, *src = kind->to_host ? world.device : kind->memory;
   bool good = true;
   double begun = bench_seconds();
   for (unsigned i = 0; good && i < count; i++) {
-    good = succeeded(ops->copy(world.runtime->self, direction, dst, src, kind->bytes, &world.resolved));
-    if (good && (i + 1) % kind->ahead == 0)
-      good = succeeded(ops->stream_synchronize(world.runtime->self, &world.resolved));
+    good = succeeded(queued ? ops->copy(self, direction, dst, src, kind->bytes, &world.resolved)
+                            : ops->copy_sync(self, 0, direction, dst, src, kind->bytes));
+    if (good && queued && (i + 1) % kind->ahead == 0) good = succeeded(ops->stream_synchronize(self, &world.resolved));
   }
-  good = good && succeeded(ops->stream_synchronize(world.runtime->self, &world.resolved));
+  if (good && queued) good = succeeded(ops->stream_synchronize(self, &world.resolved));
   return good ? (bench_seconds() - begun) / count * 1e9 : (double)NAN;
 }
 
-static double sync_run(void *user) {
-  const shorts *kind = user;
-  const lade_runtime_ops *ops = world.runtime->ops;
-  unsigned count = shorts_count(kind);
-  ladei_copy_direction direction = kind->to_host ? LADEI_COPY_D2H : LADEI_COPY_H2D;
-  void *dst = kind->to_host ? kind->memory : world.device, *src = kind->to_host ? world.device : kind->memory;
-  bool good = true;
-  double begun = bench_seconds();
-  for (unsigned i = 0; good && i < count; i++)
-    good = succeeded(ops->copy_sync(world.runtime->self, 0, direction, dst, src, kind->bytes));
-  return good ? (bench_seconds() - begun) / count * 1e9 : (double)NAN;
-}
+static double queued_run(void *user) { return by_hand_run(user, true); }
+
+static double sync_run(void *user) { return by_hand_run(user, false); }
 
 static double cpu_seconds(void) {
   struct timespec now;
