@@ -56,6 +56,11 @@
  *
  * A thread that makes many notes and adds has a buffer for them, without a lock: retire_buffer.h.
  *
+ * Files: retire_note.c a use is noted, a ticket added; retire_queue.c a stream's uses; retire_close.c an event ends a batch;
+ * retire_poll.c asks events and streams, and so decides that uses are done; retire_wait.c waits for them; retire_capture.c
+ * uses in captures; retire_stream.c the end of a stream; retire_buffer.c, retire_slots.c a thread's buffer; retire_shards.c
+ * several objects that share tickets; retire_life.c create and destroy.
+ *
  * Cancelled threads (base/cancellation.h): note, add and stream_retire hold cancellation off where they must. For poll,
  * wait, synchronize and end_quarantine their callers do it.
  *
