@@ -11,10 +11,12 @@
 static const ladei_setting_word backends[] = {
     {"native", LADE_DEVICE_NATIVE, false}, {"cudaMallocAsync", LADE_DEVICE_CUDA_MALLOC_ASYNC, true}, {NULL, 0, false}};
 
-static const ladei_setting_word policies[] = {{"default", 0, true},
-                                              {"reference", LADE_DEVICE_REFERENCE, true},
-                                              {"threads", LADE_DEVICE_THREAD_CACHES, true},
-                                              {NULL, 0, false}};
+static const ladei_setting_word policies[] = {
+    {"default", 0, true},
+    {"reference", LADE_DEVICE_REFERENCE, true},
+    {"older_reference", LADE_DEVICE_REFERENCE | LADE_DEVICE_OLDER_REFERENCE, true},
+    {"threads", LADE_DEVICE_THREAD_CACHES, true},
+    {NULL, 0, false}};
 
 static const ladei_setting settings[] = {
     {.key = "backend",
@@ -104,11 +106,13 @@ static const ladei_setting settings[] = {
     {.key = "device_policy",
      .kind = LADEI_SETTING_WORD,
      LADEI_SETTING_PLACE(lade_device_options, flags),
-     .mask = LADE_DEVICE_REFERENCE | LADE_DEVICE_THREAD_CACHES,
+     .mask = LADE_DEVICE_REFERENCE | LADE_DEVICE_OLDER_REFERENCE | LADE_DEVICE_THREAD_CACHES,
      .words = policies,
      .default_value = "default",
-     .option = "LADE_DEVICE_REFERENCE, LADE_DEVICE_THREAD_CACHES",
-     .help = "reference: decide as the allocator of PyTorch does; threads: caches per thread in front of the pools"},
+     .option = "LADE_DEVICE_REFERENCE, LADE_DEVICE_OLDER_REFERENCE, LADE_DEVICE_THREAD_CACHES",
+     .help =
+         "reference: decide as the allocator of PyTorch 2.11 does; older_reference: as that of versions before it had "
+         "pools as objects; threads: caches per thread in front of the pools"},
 };
 
 _Static_assert(sizeof settings / sizeof settings[0] <= LADEI_SETTINGS_MAX, "raise LADEI_SETTINGS_MAX");

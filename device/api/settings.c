@@ -101,7 +101,8 @@ static lade_status divisions_check(const char *call, const lade_device_options *
 lade_status ladei_device_settings_check(const char *call, const lade_device_options *options) {
   const uint32_t known = LADE_DEVICE_UNCACHED | LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS | LADE_DEVICE_EXPANDABLE_IPC |
                          LADE_DEVICE_REFERENCE | LADE_DEVICE_NEWEST_POOL | LADE_DEVICE_STREAMS_ARE_RETIRED |
-                         LADE_DEVICE_THREAD_CACHES | LADE_DEVICE_REFUSE_BEYOND_LIMIT | LADE_DEVICE_CAPTURE_REUSE;
+                         LADE_DEVICE_THREAD_CACHES | LADE_DEVICE_REFUSE_BEYOND_LIMIT | LADE_DEVICE_CAPTURE_REUSE |
+                         LADE_DEVICE_OLDER_REFERENCE;
   const uint32_t policies = LADE_DEVICE_REFERENCE | LADE_DEVICE_THREAD_CACHES;
   if ((options->flags & ~known) != 0)
     return ladei_error_argument(call, "options.flags", "LADE_DEVICE_... flags only", "0x%x", (unsigned)options->flags);
@@ -113,6 +114,9 @@ lade_status ladei_device_settings_check(const char *call, const lade_device_opti
     return ladei_error_argument(call, "options.flags",
                                 "at most one of LADE_DEVICE_REFERENCE and LADE_DEVICE_THREAD_CACHES", "0x%x",
                                 (unsigned)options->flags);
+  if ((options->flags & LADE_DEVICE_OLDER_REFERENCE) != 0 && (options->flags & LADE_DEVICE_REFERENCE) == 0)
+    return ladei_error_argument(call, "options.flags", "LADE_DEVICE_OLDER_REFERENCE with LADE_DEVICE_REFERENCE alone",
+                                "0x%x", (unsigned)options->flags);
   if (ladei_device_backend_find(options) == NULL) {
     return ladei_error_argument(call, "options.backend", "a constant of lade_device_backend", "%u",
                                 (unsigned)options->backend);
@@ -145,12 +149,14 @@ static void settings_read(ladei_device_settings *settings, const lade_device_opt
       options->max_unsplit_slack_bytes == 0 ? LADEI_DEVICE_LARGE_SEGMENT : (size_t)options->max_unsplit_slack_bytes;
   settings->large_segment_bytes =
       options->large_segment_bytes == 0 ? LADEI_DEVICE_LARGE_SEGMENT : (size_t)options->large_segment_bytes;
-  settings->expandable_private_pools = (options->flags & LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS) != 0;
+  settings->reference = (options->flags & LADE_DEVICE_REFERENCE) != 0;
+  settings->older_reference = (options->flags & LADE_DEVICE_OLDER_REFERENCE) != 0;
+  bool newer = settings->reference && !settings->older_reference;
+  settings->expandable_private_pools = newer || (options->flags & LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS) != 0;
   settings->expandable_ipc = (options->flags & LADE_DEVICE_EXPANDABLE_IPC) != 0;
-  settings->newest_pool = (options->flags & LADE_DEVICE_NEWEST_POOL) != 0;
+  settings->newest_pool = newer || (options->flags & LADE_DEVICE_NEWEST_POOL) != 0;
   settings->refuse_beyond_limit = (options->flags & LADE_DEVICE_REFUSE_BEYOND_LIMIT) != 0;
   settings->capture_reuse = (options->flags & LADE_DEVICE_CAPTURE_REUSE) != 0;
-  settings->reference = (options->flags & LADE_DEVICE_REFERENCE) != 0;
   for (size_t i = 0; i < LADEI_DEVICE_DIVISION_ENTRIES; i++) settings->divisions[i] = options->roundup_divisions[i];
 }
 

@@ -39,6 +39,7 @@ typedef struct ladei_device_settings {
   bool refuse_beyond_limit; /* a request that would need more than the limit is refused before anything goes back */
   bool capture_reuse;       /* blocks come back within a capture by the order of its graph */
   bool reference;           /* decide as PyTorch's allocator also where lade decides otherwise */
+  bool older_reference;     /* ... and as its versions before pools were objects */
   uint64_t divisions[LADEI_DEVICE_DIVISION_ENTRIES]; /* steps per power of two, by floor(log2 size) - 20; 0 or 1: off */
 } ladei_device_settings;
 

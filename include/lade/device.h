@@ -44,10 +44,11 @@ typedef enum lade_device_flag {
   LADE_DEVICE_EXPANDABLE_IPC = 1 << 2, /**< Memory mapped into expandable segments from now on can be given to other
                                             processes, with lade_device_shared_export(). Needs a device that exports
                                             memory as file descriptors, else growing fails. */
-  LADE_DEVICE_REFERENCE = 1 << 3,      /**< Decide as PyTorch's allocator does also where lade decides otherwise because
-                                            that is safer or more exact (docs/pytorch-differences.md "Decisions that
-                                            differ"): for comparisons, which lade replay makes. Implies event_batch 1 at
-                                            the creation, unless options say another one. */
+  LADE_DEVICE_REFERENCE = 1 << 3,      /**< Decide as the allocator of PyTorch 2.11 does also where lade decides
+                                            otherwise because that is safer or more exact (docs/pytorch-differences.md
+                                            "Decisions that differ"): for comparisons, which lade replay makes. Implies
+                                            LADE_DEVICE_NEWEST_POOL and LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS, and
+                                            event_batch 1 at the creation, unless options say another one. */
   LADE_DEVICE_NEWEST_POOL =
       1 << 4, /**< Where several captures into private pools take a stream, the one begun last gets
                                          its allocations, not the one begun first: as newer versions of PyTorch have it. */
@@ -85,6 +86,12 @@ typedef enum lade_device_flag {
                   a stream of a capture, no other thread adds work to that capture. Costs driver calls at such frees, and
                   at requests while such blocks wait: one, and one or two for each node captured since. PyTorch's
                   graph_capture_record_stream_reuse. No effect on runtimes that cannot tell the order. */
+  ,
+  LADE_DEVICE_OLDER_REFERENCE =
+      1
+      << 9 /**< With LADE_DEVICE_REFERENCE alone: as versions of PyTorch before its allocator had pools as objects. Neither
+                  LADE_DEVICE_NEWEST_POOL nor LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS is implied. Replays of traces of version 1
+                  have it. */
 } lade_device_flag;
 
 /** Callbacks that memory comes from; see "Backends" and "Providers" below. */

@@ -334,6 +334,7 @@ LADE_TEST(Config, ChoosesTheBackend) {
                {"device_newest_pool:True", LADE_DEVICE_NEWEST_POOL},
                {"device_streams_are_retired:True", LADE_DEVICE_STREAMS_ARE_RETIRED},
                {"device_policy:reference", LADE_DEVICE_REFERENCE},
+               {"device_policy:older_reference", LADE_DEVICE_REFERENCE | LADE_DEVICE_OLDER_REFERENCE},
                {"device_policy:threads", LADE_DEVICE_THREAD_CACHES},
                {"backend:native,device_policy:default", 0}};
   const all_options async = parse_ok("backend:cudaMallocAsync,device_uncached:True");
@@ -346,8 +347,9 @@ LADE_TEST(Config, ChoosesTheBackend) {
     LADE_EXPECT_EQ_UINT(all.device.flags, flags[i].flags);
     LADE_EXPECT_EQ_UINT(all.device.backend, LADE_DEVICE_NATIVE);
     LADE_EXPECT_OK(lade_config_parse("device_policy:default", config)); /* the other bits stay */
-    LADE_EXPECT_EQ_UINT(all.device.flags,
-                        flags[i].flags & ~(uint32_t)(LADE_DEVICE_REFERENCE | LADE_DEVICE_THREAD_CACHES));
+    LADE_EXPECT_EQ_UINT(
+        all.device.flags,
+        flags[i].flags & ~(uint32_t)(LADE_DEVICE_REFERENCE | LADE_DEVICE_OLDER_REFERENCE | LADE_DEVICE_THREAD_CACHES));
   }
   /* A trace's conf line knows one backend. */
   lade_config config;

@@ -28,7 +28,7 @@ static const support_option options[] = {
     SUPPORT_OPTION(lade_device_options, max_unsplit_slack_bytes, 0, 20 * MIB, UINT64_MAX),
     SUPPORT_OPTION(lade_device_options, memory_fraction, 0, HALF, ONE),
     SUPPORT_OPTION(lade_device_options, backend, 0, 0, 1),
-    SUPPORT_OPTION(lade_device_options, flags, 0, 1, 2 | 4, 8, 16 | 128, 32, 64 | 2, 256 | 8),
+    SUPPORT_OPTION(lade_device_options, flags, 0, 1, 2 | 4, 8, 16 | 128, 32, 64 | 2, 512 | 256 | 8),
     SUPPORT_OPTION(lade_device_options, large_segment_bytes, 0, 12 * MIB, 10 * MIB + 512, 32 * MIB),
     SUPPORT_CHOICE("caching", 1, 1, 0),
 };
@@ -40,7 +40,7 @@ static const support_option wrong[] = {
     SUPPORT_OPTION(lade_device_options, max_unsplit_slack_bytes, 1, 20 * MIB - 1),
     SUPPORT_OPTION(lade_device_options, memory_fraction, NEXT_ONE, MINUS, NO_ONE),
     SUPPORT_OPTION(lade_device_options, backend, 2, UINT32_MAX),
-    SUPPORT_OPTION(lade_device_options, flags, 512, 8 | 64, UINT32_MAX),
+    SUPPORT_OPTION(lade_device_options, flags, 512, 1024, 8 | 64, UINT32_MAX),
     SUPPORT_OPTION(lade_device_options, large_segment_bytes, 1, 10 * MIB, 12 * MIB + 1, UINT64_MAX),
 };
 

@@ -293,6 +293,7 @@ static void settings_texts_check(void) {
       "per_process_memory_fraction:1",
       "expandable_segments:True,device_expandable_pools:True,device_expandable_ipc:True",
       "device_event_batch:1,device_newest_pool:True,device_streams_are_retired:True,device_policy:reference",
+      "device_event_batch:1,device_policy:older_reference",
       "graph_capture_record_stream_reuse:True,throw_on_cudamalloc_oom:True",
       "device_uncached:True",
       "device_policy:threads",

@@ -108,6 +108,12 @@ LADE_TEST(DevicePools, TheOldestCaptureThatTakesAStreamGetsIt) { pools_overlap(0
 
 LADE_TEST(DevicePools, TheNewestCaptureGetsItIfSoSet) { pools_overlap(LADE_DEVICE_NEWEST_POOL, 1); }
 
+/* The reference took the oldest, which PyTorch 2.11 does not. */
+LADE_TEST(DevicePools, TheNewestCaptureGetsItInTheReference) {
+  pools_overlap(LADE_DEVICE_REFERENCE, 1);
+  pools_overlap(LADE_DEVICE_REFERENCE | LADE_DEVICE_OLDER_REFERENCE, 0);
+}
+
 LADE_TEST(DeviceCheckpoint, RestoresTheLayout) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", GIB, NULL)) return;

@@ -63,7 +63,7 @@ replay *replay_create(const replay_settings *settings) {
   lade_config_init(&r->config);
   r->config.device = &r->device_options;
   r->config.pinned = &r->pinned_options;
-  r->device_options.flags = LADE_DEVICE_REFERENCE; /* settings.conf may say otherwise */
+  r->device_options.flags = LADE_DEVICE_REFERENCE | LADE_DEVICE_OLDER_REFERENCE; /* settings.conf may say otherwise */
   return r;
 }
 
