@@ -59,28 +59,38 @@ static ladei_device_block *expandable_best(ladei_device_block *block) {
   return block;
 }
 
-static ladei_device_block *best_fit(const ladei_device_heap *heap, const ladei_device_block_pool *pool,
-                                    uint64_t stream_key, size_t size) {
+static inline ladei_device_block *best_fit(const ladei_device_block_pool *pool, uint64_t stream_key, size_t size,
+                                           bool expandable) {
   ladei_device_block *block = free_at_least(pool, stream_key, size);
   if (block == NULL || !ladei_device_heap_segment_expandable(block->segment)) return block;
-  if (heap->settings.expandable_segments) return expandable_best(block);
+  if (expandable) return expandable_best(block);
   /* Turned off since: such memory is not for requests that were promised plain segments. */
   while (block != NULL && ladei_device_heap_segment_expandable(block->segment)) block = free_next(block);
   return block;
 }
 
-ladei_device_block *ladei_device_pool_search(ladei_device_heap *heap, ladei_device_block_pool *pool,
-                                             uint64_t stream_key, size_t rounded) {
+static inline ladei_device_block *pool_search(ladei_device_heap *heap, ladei_device_block_pool *pool,
+                                              uint64_t stream_key, size_t rounded, bool expandable) {
   ladei_device_heap_assert_locked(heap);
   ladei_device_recent_forget(heap, stream_key, pool->is_small);
   if (heap->ages_tick) pool->searches++;
-  ladei_device_block *block = best_fit(heap, pool, stream_key, rounded);
+  ladei_device_block *block = best_fit(pool, stream_key, rounded, expandable);
   if (block == NULL) return NULL;
   size_t limit = pool->no_split ? 0 : heap->settings.max_split_bytes;
   /* An oversize block is never split: it may serve oversize requests only, and only those that nearly fill it. */
   if (rounded < limit && block->size >= limit) return NULL;
   if (rounded >= limit && block->size >= rounded + heap->settings.max_unsplit_slack) return NULL;
   return block;
+}
+
+ladei_device_block *ladei_device_pool_search(ladei_device_heap *heap, ladei_device_block_pool *pool,
+                                             uint64_t stream_key, size_t rounded) {
+  return pool_search(heap, pool, stream_key, rounded, heap->settings.expandable_segments);
+}
+
+ladei_device_block *ladei_device_pool_search_plain(ladei_device_heap *heap, ladei_device_block_pool *pool,
+                                                   uint64_t stream_key, size_t rounded) {
+  return pool_search(heap, pool, stream_key, rounded, false);
 }
 
 /* ---- What goes back to the driver -------------------------------------------------------------------------------- */

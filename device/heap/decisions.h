@@ -9,6 +9,9 @@
  * nothing each block counts as an oversize one. */
 ladei_device_block *ladei_device_pool_search(ladei_device_heap *heap, ladei_device_block_pool *pool,
                                              uint64_t stream_key, size_t rounded);
+/* The same of plain segments alone. */
+ladei_device_block *ladei_device_pool_search_plain(ladei_device_heap *heap, ladei_device_block_pool *pool,
+                                                   uint64_t stream_key, size_t rounded);
 
 /* Blocks that go back to the driver: removed, linked through `chain` in order. */
 typedef struct ladei_device_block_list {

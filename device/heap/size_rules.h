@@ -54,11 +54,17 @@ static inline bool ladei_device_is_small(size_t rounded) { return rounded <= LAD
 /* Bytes to ask the driver for when a rounded request finds no block. */
 size_t ladei_device_heap_segment_bytes(const ladei_device_settings *settings, size_t rounded);
 
-/* Whether a block that exceeds the rounded request by `remaining` is split. */
+/* Whether a block that exceeds the rounded request by `remaining` is split; the first function: as one of a plain
+ * segment. */
+static inline bool ladei_device_split_plain(const ladei_device_settings *settings, bool small_pool, size_t rounded,
+                                            size_t remaining) {
+  if (small_pool) return remaining >= LADEI_DEVICE_BLOCK_QUANTUM;
+  return rounded < settings->max_split_bytes && remaining > LADEI_DEVICE_SMALL_MAX;
+}
 static inline bool ladei_device_split_wanted(const ladei_device_settings *settings, bool small_pool, size_t rounded,
                                              size_t remaining) {
-  if (small_pool || settings->expandable_segments) return remaining >= LADEI_DEVICE_BLOCK_QUANTUM;
-  return rounded < settings->max_split_bytes && remaining > LADEI_DEVICE_SMALL_MAX;
+  if (settings->expandable_segments) return remaining >= LADEI_DEVICE_BLOCK_QUANTUM;
+  return ladei_device_split_plain(settings, small_pool, rounded, remaining);
 }
 
 #endif /* LADE_DEVICE_HEAP_SIZE_RULES_H */

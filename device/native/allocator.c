@@ -3,7 +3,8 @@
  * The native backend: lade's own cache. Its calls, and the slow path of an allocation.
  *
  *   poll finished uses -> best fit -> poll again, closing batches -> reclaimers -> old cached segments (if asked for) ->
- *   new memory -> oversize blocks back, new memory -> everything cached back, new memory -> error
+ *   new memory -> pools that lend -> oversize blocks back, new memory -> everything cached back, new memory ->
+ *   pools that lend again, what is free in them back, new memory -> error
  *
  * Each step stops at the first block. Nothing is changed for the request itself before it has its block, so a step that
  * fails leaves only what it gave back or found finished.
@@ -218,18 +219,28 @@ static bool flush_allowed(const lade_device_allocator *allocator) {
   return atomic_load(&allocator->routes.captures) == 0 || !allocator->heap.settings.reference;
 }
 
-/* A block of the request's stream in a pool that lends, which becomes the request's. A capture takes none: its graph
- * keeps the address. */
+/* A graph keeps the address, so a capture takes none. PyTorch's pools lend to the default pools alone. */
+static bool request_may_borrow(const lade_device_allocator *allocator, const ladei_device_request *request) {
+  ladei_lock_assert_held(&allocator->lock);
+  const ladei_device_private_pool *pool = request->pool->private_pool;
+  if (allocator->pools.lending == 0) return false;
+  return pool == NULL || (!allocator->heap.settings.reference && !atomic_load(&pool->capturing));
+}
+
+/* A block of the request's stream in a pool that lends, which becomes the request's. */
 static ladei_device_block *request_borrow(lade_device_allocator *allocator, ladei_device_request *request) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
-  if (request->pool->private_pool != NULL && atomic_load(&request->pool->private_pool->capturing)) return NULL;
+  bool plain = heap->settings.reference;
+  if (!request_may_borrow(allocator, request)) return NULL;
   for (ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
     if ((pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) == 0) continue;
     ladei_device_block_pool *blocks = request->pool->is_small ? &pool->small_pool : &pool->large_pool;
-    ladei_device_block *block = ladei_device_pool_search(heap, blocks, request->stream_key, request->rounded);
+    ladei_device_block *block = (plain ? ladei_device_pool_search_plain
+                                       : ladei_device_pool_search)(heap, blocks, request->stream_key, request->rounded);
     if (block == NULL) continue;
     request->pool = blocks;
+    request->lent_plain = plain;
     return block;
   }
   return NULL;
@@ -252,7 +263,8 @@ static lade_status lending_pools_flush(lade_device_allocator *allocator, ladei_d
   return status == LADE_ERR_CAPTURE ? LADE_OK : status;
 }
 
-/* The last resort: pools that lend what is free in them. */
+/* The last resort: pools that lend have more since the flush waited, and what is free in them goes back for the request.
+ * PyTorch's are not asked again. */
 static lade_status request_lend(lade_device_allocator *allocator, ladei_device_request *request, lade_status exhausted,
                                 ladei_device_block **out) {
   ladei_lock_assert_held(&allocator->lock);
@@ -290,6 +302,7 @@ static lade_status request_slow_path(lade_device_allocator *allocator, ladei_dev
   request->kept_bytes = 0;
   cache_collect(allocator, request);
   lade_status status = request_grow(allocator, request, out);
+  if (ladei_device_is_exhausted(status) && (*out = request_borrow(allocator, request)) != NULL) return LADE_OK;
   if (ladei_device_is_exhausted(status) && oversize_release(allocator, request))
     status = request_grow(allocator, request, out);
   if (ladei_device_is_exhausted(status) && flush_allowed(allocator)) {
@@ -305,7 +318,7 @@ static lade_status request_slow_path(lade_device_allocator *allocator, ladei_dev
     status = request_grow(allocator, request, out);
     if (ladei_device_is_exhausted(status) && flushed != LADE_OK) ladei_error_restore(&refusal); /* the deeper cause */
   }
-  if (ladei_device_is_exhausted(status) && allocator->pools.lending > 0)
+  if (ladei_device_is_exhausted(status) && allocator->pools.lending > 0 && !allocator->heap.settings.reference)
     status = request_lend(allocator, request, status, out);
   return status;
 }
@@ -394,8 +407,9 @@ static inline __attribute__((always_inline)) bool block_serve(ladei_device_heap 
                                                               const ladei_device_request *request,
                                                               ladei_device_block *block, bool found, void **out) {
   size_t remaining = block->size - request->rounded;
-  bool split = !request->pool->no_split &&
-               ladei_device_split_wanted(&heap->settings, request->pool->is_small, request->rounded, remaining);
+  bool plain = !found && request->lent_plain;
+  bool split = !request->pool->no_split && (plain ? ladei_device_split_plain : ladei_device_split_wanted)(
+                                               &heap->settings, request->pool->is_small, request->rounded, remaining);
   if (split && !ladei_device_heap_reserve(heap, 1)) {
     if (block->state == LADEI_DEVICE_HEAP_BUSY) ladei_device_block_insert(heap, block);
     return false;
@@ -436,6 +450,7 @@ static __attribute__((noinline)) lade_status request_missed(lade_device_allocato
                                                             ladei_device_request *request, void **out) {
   request->pool_id = (lade_device_pool_id){0, 0};
   request->kept_bytes = 0;
+  request->lent_plain = false;
   if (request->found) return records_missing();
   ladei_log_later(LADE_LOG_DEBUG, "device allocator %p: %zu bytes: no block cached", (void *)allocator,
                   request->requested);

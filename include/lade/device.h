@@ -835,10 +835,10 @@ LADE_API lade_status lade_device_shared_close(lade_device_allocator *allocator, 
 /** Flags of lade_device_pool_options. */
 typedef enum lade_device_pool_flag {
   LADE_DEVICE_POOL_USE_ON_OOM =
-      1 << 0, /**< When a request elsewhere finds no memory even after everything cached went back, it
-                                             may take a free block of its stream from this pool, which returns to it at the
-                                             free; else the pool's free segments go back to the driver for it. Not for pools
-                                             of captures, whose graphs keep the memory. */
+      1 << 0, /**< When a request elsewhere finds no new memory, it may take a free block of its stream
+                                             from this pool, which returns to it at the free, before anything cached goes back; and
+                                             when that is not enough, the pool's free segments go back to the driver for it. Not
+                                             for pools of captures, whose graphs keep the memory. */
   LADE_DEVICE_POOL_NO_SPLIT =
       1 << 1 /**< Blocks are never split: each is a segment. A cached one serves requests that leave
                                              less than options.max_unsplit_slack_bytes (20 MiB) of it unused. */

@@ -345,6 +345,90 @@ LADE_TEST(DevicePoolObjects, APoolLendsItsMemoryAsTheLastResort) {
   device_fixture_close(&f);
 }
 
+/* It gave the 20 MiB back and asked the driver again, where PyTorch 2.11 asks the pools that lend first. */
+static void borrows_before_anything_goes_back(uint32_t flags) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.flags = flags;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", 32 * MIB, &options)) return;
+  lade_device_pool_id lends = pool_create(&f, LADE_DEVICE_POOL_USE_ON_OOM, NULL);
+  char *lent = pool_alloc(&f, lends, 1000000, 0);
+  device_fixture_free(&f, lent);
+  char *large = device_fixture_alloc(&f, 20 * MIB, 0), *rest = device_fixture_alloc(&f, 10 * MIB, 0);
+  device_fixture_free(&f, large);
+  char *block = device_fixture_alloc(&f, 500000, 0);
+  LADE_EXPECT_EQ_PTR(block, lent);
+  LADE_EXPECT(has_exactly(&f, lends, block));
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 32 * MIB);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).alloc_retries, 0);
+  device_fixture_free(&f, block);
+  device_fixture_free(&f, rest);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DevicePoolObjects, APoolLendsBeforeAnythingGoesBack) {
+  borrows_before_anything_goes_back(0);
+  borrows_before_anything_goes_back(LADE_DEVICE_REFERENCE);
+}
+
+/* Asked again after the flush, pools lend what the wait has made free, and give the rest back; PyTorch's do not. */
+static void lends_in_the_end(uint32_t flags, lade_status expected) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.flags = flags;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", 40 * MIB, &options)) return;
+  lade_device_pool_id lends = pool_create(&f, LADE_DEVICE_POOL_USE_ON_OOM, NULL);
+  char *lent = pool_alloc(&f, lends, 40 * MIB, 0);
+  device_fixture_record(&f, lent, 1);
+  device_fixture_hold(&f, 1);
+  device_fixture_free(&f, lent);
+  device_fixture_release(&f, 1); /* it ends in the wait */
+  void *block = NULL;
+  LADE_EXPECT_STATUS(expected, lade_device_alloc(f.allocator, 30 * MIB, f.streams[2], &block));
+  if (block != NULL) device_fixture_free(&f, block);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DevicePoolObjects, APoolGivesBackWhatItCannotLend) {
+  lends_in_the_end(0, LADE_OK);
+  lends_in_the_end(LADE_DEVICE_REFERENCE, LADE_ERR_OUT_OF_DEVICE_MEMORY);
+}
+
+/* PyTorch's pools lend blocks of plain segments, and cut them as such, also where segments are expandable. */
+LADE_TEST(DevicePoolObjects, TheReferenceLendsPlainSegmentsAlone) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.flags = LADE_DEVICE_REFERENCE;
+  options.expandable_segments = 1;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", 40 * MIB, &options)) return;
+  lade_device_pool_id lends = pool_create(&f, LADE_DEVICE_POOL_USE_ON_OOM, NULL);
+  char *lent = pool_alloc(&f, lends, 20 * MIB, 0);
+  char *rest = device_fixture_alloc(&f, 20 * MIB, 0);
+  device_fixture_free(&f, lent);
+  void *none = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 10 * MIB, f.streams[0], &none));
+  device_fixture_free(&f, rest);
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, lends));
+  device_fixture_empty_cache(&f);
+  options.expandable_segments = 0; /* and on again, once the pool has a plain segment */
+  LADE_EXPECT_OK(lade_device_configure(f.allocator, &options));
+  lends = pool_create(&f, LADE_DEVICE_POOL_USE_ON_OOM, NULL);
+  lent = pool_alloc(&f, lends, 20 * MIB, 0);
+  device_fixture_free(&f, lent);
+  options.expandable_segments = 1;
+  LADE_EXPECT_OK(lade_device_configure(f.allocator, &options));
+  rest = device_fixture_alloc(&f, 20 * MIB, 0);
+  char *block = device_fixture_alloc(&f, 19 * MIB + 1024, 0);
+  LADE_EXPECT_EQ_PTR(block, lent);
+  LADE_EXPECT_EQ_UINT(info_of(&f, lends).allocated_bytes, 20 * MIB); /* a rest below 1 MiB is not cut off */
+  device_fixture_free(&f, block);
+  device_fixture_free(&f, rest);
+  device_fixture_close(&f);
+}
+
 /* By the rules of the pool that it comes from. */
 LADE_TEST(DevicePoolObjects, ALentBlockIsNotSplitWhereItsPoolSplitsNothing) {
   device_fixture f;
