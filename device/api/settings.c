@@ -22,7 +22,8 @@ static void ages_tick_update(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   ladei_device_recent_forget_all(heap);
-  heap->ages_tick = allocator->limits.fraction_set && heap->settings.collection_threshold > 0.0;
+  bool none = heap->settings.reference && ladei_device_fraction_limit(allocator) == UINT64_MAX;
+  heap->ages_tick = allocator->limits.fraction_set && heap->settings.collection_threshold > 0.0 && !none;
 }
 
 static void fraction_store(lade_device_allocator *allocator, double fraction) {

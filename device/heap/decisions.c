@@ -76,7 +76,8 @@ static inline ladei_device_block *pool_search(ladei_device_heap *heap, ladei_dev
   if (heap->ages_tick) pool->searches++;
   ladei_device_block *block = best_fit(pool, stream_key, rounded, expandable);
   if (block == NULL) return NULL;
-  size_t limit = pool->no_split ? 0 : heap->settings.max_split_bytes;
+  /* PyTorch's no_split is about cutting alone. */
+  size_t limit = pool->no_split && !heap->settings.reference ? 0 : heap->settings.max_split_bytes;
   /* An oversize block is never split: it may serve oversize requests only, and only those that nearly fill it. */
   if (rounded < limit && block->size >= limit) return NULL;
   if (rounded >= limit && block->size >= rounded + heap->settings.max_unsplit_slack) return NULL;

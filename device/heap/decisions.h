@@ -6,7 +6,7 @@
 #include "device/heap/heap.h"
 
 /* Best fit for (stream, rounded), still FREE; NULL if there is none. Ticks the pool's clock. In a pool that splits
- * nothing each block counts as an oversize one. */
+ * nothing each block counts as an oversize one, except in the reference. */
 ladei_device_block *ladei_device_pool_search(ladei_device_heap *heap, ladei_device_block_pool *pool,
                                              uint64_t stream_key, size_t rounded);
 /* The same of plain segments alone. */

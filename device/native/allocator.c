@@ -179,7 +179,8 @@ static lade_status request_grow_once(lade_device_allocator *allocator, const lad
   lade_status status = request_suspended(allocator, request);
   if (status != LADE_OK) return status;
   bool pool_may = request->pool->private_pool == NULL || settings->expandable_private_pools;
-  bool plain = request->pool->no_split || ladei_device_provider_of(allocator, request->pool) != NULL;
+  bool plain = (request->pool->no_split && !settings->reference) || /* P5 in private_pool.c */
+               ladei_device_provider_of(allocator, request->pool) != NULL;
   if (settings->expandable_segments && pool_may && !plain)
     return ladei_device_expandable_alloc(allocator, request, out);
   return ladei_device_driver_segment_alloc(allocator, request, out);

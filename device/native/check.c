@@ -246,7 +246,7 @@ static void pools_recount(heap_recount *r, const lade_device_allocator *allocato
 static void segments_recount_plain(heap_recount *r, const lade_device_allocator *allocator) {
   for (const ladei_device_heap_segment *segment = ladei_device_heap_segment_first(r->heap); segment != NULL;
        segment = ladei_device_heap_segment_next(segment)) {
-    bool plain = segment->pool->no_split || ladei_device_provider_of(allocator, segment->pool) != NULL;
+    bool plain = ladei_device_provider_of(allocator, segment->pool) != NULL;
     expect(r, !plain || !ladei_device_heap_segment_expandable(segment), "P5 pools whose segments are plain");
   }
 }

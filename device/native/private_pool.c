@@ -19,8 +19,9 @@
  * P3  When begin returns, no thread that gives memory back asks the streams that it names, and none will before the
  *     end.
  * P4  Memory that graphs may use serves nothing else: a pool that was ever captured into (`capture` > 0) lends nothing
- *     (LADE_DEVICE_POOL_USE_ON_OOM), and gives back no oversize block for a request while it is in use.
- * P5  Segments of a pool that splits nothing, or has a provider, are plain.
+ *     (LADE_DEVICE_POOL_USE_ON_OOM), and gives back no oversize block for a request while it is in use. Not so in the
+ *     reference: PyTorch's use_mem_pool begins a capture.
+ * P5  Segments of a pool that splits nothing, or has a provider, are plain; in the reference, of one with a provider.
  * P6  `pools.lending` counts the pools with LADE_DEVICE_POOL_USE_ON_OOM.
  * P7  A pool that a graph tree has to itself is used by calls of the tree alone: the tree frees what it does not know,
  *     and its recordings touch what is free. The last use of it is the tree's.
@@ -200,7 +201,7 @@ static lade_status pool_enter(lade_device_allocator *allocator, lade_device_pool
       return ladei_device_pool_error(allocator, LADE_ERR_CAPTURE, "lade_device_pool_begin", id,
                                      "a capture into it is under way");
     }
-    if ((pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0)
+    if ((pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0 && !heap->settings.reference)
       return ladei_device_pool_refused("lade_device_pool_begin", id, "with LADE_DEVICE_POOL_USE_ON_OOM",
                                        "a pool that lends nothing: graphs keep its memory");
     lade_status status = ladei_device_suspended_refuse(allocator, "lade_device_pool_begin", pool);

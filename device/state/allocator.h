@@ -117,10 +117,10 @@ static inline void ladei_device_allocator_release(lade_device_allocator *allocat
   atomic_fetch_sub_explicit(&allocator->users, 1, memory_order_release);
 }
 
-/* Limit on reserved bytes by the memory fraction; UINT64_MAX: none. In PyTorch's allocator of the replays 1.0 is one,
- * too. Lock held. */
+/* Limit on reserved bytes by the memory fraction; UINT64_MAX: none. In older versions of PyTorch 1.0 is one, too. Lock
+ * held. */
 static inline uint64_t ladei_device_fraction_limit(const lade_device_allocator *allocator) {
-  bool limits = allocator->limits.fraction < 1.0 || allocator->heap.settings.reference;
+  bool limits = allocator->limits.fraction < 1.0 || allocator->heap.settings.older_reference;
   return allocator->limits.fraction_set && limits ? allocator->limits.fraction_bytes : UINT64_MAX;
 }
 

@@ -838,7 +838,7 @@ typedef enum lade_device_pool_flag {
       1 << 0, /**< When a request elsewhere finds no new memory, it may take a free block of its stream
                                              from this pool, which returns to it at the free, before anything cached goes back; and
                                              when that is not enough, the pool's free segments go back to the driver for it. Not
-                                             for pools of captures, whose graphs keep the memory. */
+                                             for pools of captures, whose graphs keep the memory, except with LADE_DEVICE_REFERENCE. */
   LADE_DEVICE_POOL_NO_SPLIT =
       1 << 1 /**< Blocks are never split: each is a segment. A cached one serves requests that leave
                                              less than options.max_unsplit_slack_bytes (20 MiB) of it unused. */

@@ -429,6 +429,28 @@ LADE_TEST(DevicePoolObjects, TheReferenceLendsPlainSegmentsAlone) {
   device_fixture_close(&f);
 }
 
+/* As PyTorch 2.11 does: no_split is about cutting alone, and use_mem_pool begins what a capture begins, whatever the pool. */
+LADE_TEST(DevicePoolObjects, FlagsAreThoseOfPyTorchInTheReference) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.flags = LADE_DEVICE_REFERENCE;
+  options.expandable_segments = 1;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  lade_device_pool_id id = pool_create(&f, LADE_DEVICE_POOL_NO_SPLIT | LADE_DEVICE_POOL_USE_ON_OOM, NULL);
+  LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, id, NULL, 0));
+  char *large = device_fixture_alloc(&f, 45 * MIB, 0);
+  LADE_EXPECT(has_exactly(&f, id, large));
+  LADE_EXPECT_EQ_UINT(info_of(&f, id).allocated_bytes, 60 * MIB); /* three granules, uncut */
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 0);
+  device_fixture_free(&f, large);
+  char *block = device_fixture_alloc(&f, 2 * MIB, 0); /* leaves 58 MiB unused */
+  LADE_EXPECT_EQ_PTR(block, large);
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, id));
+  device_fixture_free(&f, block);
+  device_fixture_close(&f);
+}
+
 /* By the rules of the pool that it comes from. */
 LADE_TEST(DevicePoolObjects, ALentBlockIsNotSplitWhereItsPoolSplitsNothing) {
   device_fixture f;

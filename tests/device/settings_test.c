@@ -2,6 +2,7 @@
 /* Settings and limits of a device allocator: what is refused, and what those change that no trace can set. */
 #include <string.h>
 
+#include "device/api/device.h"
 #include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
@@ -174,4 +175,23 @@ LADE_TEST(DeviceSettings, ConfiguringMixesNoPolicies) {
   LADE_EXPECT_OK(lade_device_settings_get(f.allocator, &options));
   LADE_EXPECT_EQ_UINT(options.flags, LADE_DEVICE_THREAD_CACHES);
   device_fixture_close(&f);
+}
+
+/* It was a limit, which PyTorch 2.11 does not have then. */
+LADE_TEST(DeviceSettings, TheWholeDeviceIsNoLimitInTheReference) {
+  static const uint32_t flags[] = {LADE_DEVICE_REFERENCE, LADE_DEVICE_REFERENCE | LADE_DEVICE_OLDER_REFERENCE};
+  for (int older = 0; older < 2; older++) {
+    lade_device_options options;
+    lade_device_options_init(&options);
+    options.flags = flags[older];
+    options.collection_threshold = 0.5;
+    options.memory_fraction = 1.0;
+    device_fixture f;
+    if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+    LADE_EXPECT_EQ_INT(f.allocator->heap.ages_tick, older);
+    LADE_EXPECT_EQ_INT(ladei_device_fraction_limit(f.allocator) == UINT64_MAX, !older);
+    LADE_EXPECT_OK(lade_device_set_memory_fraction(f.allocator, 0.5));
+    LADE_EXPECT(f.allocator->heap.ages_tick);
+    device_fixture_close(&f);
+  }
 }
