@@ -90,6 +90,20 @@ static bool pools_have_whole(const lade_device_allocator *allocator, bool small,
   return blocks > rests;
 }
 
+/* Of private pools, those in use too if `closing`; of kinds that have anything. */
+static void private_pools_pick(lade_device_allocator *allocator, bool closing, bool small, bool large,
+                               ladei_device_block_list *leaving) {
+  ladei_lock_assert_held(&allocator->lock);
+  ladei_device_heap *heap = &allocator->heap;
+  for (ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
+    if (pool_stays(pool, closing)) continue;
+    ladei_device_suspension_abandon(allocator, pool);
+    holes_mark(allocator, pool);
+    if (small) ladei_device_pool_pick_all(heap, &pool->small_pool, leaving);
+    if (large) ladei_device_pool_pick_all(heap, &pool->large_pool, leaving);
+  }
+}
+
 /* `closing`: also of pools in use. */
 static void pools_pick_all(lade_device_allocator *allocator, bool closing, ladei_device_block_list *leaving) {
   ladei_lock_assert_held(&allocator->lock);
@@ -99,13 +113,7 @@ static void pools_pick_all(lade_device_allocator *allocator, bool closing, ladei
   if (small) ladei_device_pool_pick_all(heap, &heap->small_pool, leaving);
   if (small) ladei_device_pool_pick_all(heap, &allocator->caching.uncached.small_pool, leaving);
   if (large) ladei_device_pool_pick_all(heap, &allocator->caching.uncached.large_pool, leaving);
-  for (ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
-    if (pool_stays(pool, closing)) continue;
-    ladei_device_suspension_abandon(allocator, pool);
-    holes_mark(allocator, pool);
-    if (small) ladei_device_pool_pick_all(heap, &pool->small_pool, leaving);
-    if (large) ladei_device_pool_pick_all(heap, &pool->large_pool, leaving);
-  }
+  private_pools_pick(allocator, closing, small, large, leaving);
 }
 
 /* Waits for all pending blocks that may be waited for. No lock held. */
@@ -119,10 +127,30 @@ static lade_status pending_wait(lade_device_allocator *allocator) {
   return status == LADE_NOT_READY || status == LADE_ERR_CAPTURE ? LADE_OK : status;
 }
 
+/* Everything cached goes back, or that of released pools alone, except what would break a capture: *out_kept bytes. Lock
+ * held, released in between. */
+static lade_status cached_give_back(lade_device_allocator *allocator, bool released_alone, uint64_t *out_kept) {
+  ladei_lock_assert_held(&allocator->lock);
+  ladei_device_await_grants(allocator);
+  (void)ladei_device_thread_caches_flush(allocator);
+  ladei_device_block_list leaving;
+  ladei_device_block_list_init(&leaving);
+  if (released_alone)
+    private_pools_pick(allocator, false, true, true, &leaving);
+  else
+    pools_pick_all(allocator, false, &leaving);
+  lade_status given = ladei_device_give_back(allocator, &leaving);
+  *out_kept = leaving.kept_bytes;
+  if (given == LADE_ERR_CAPTURE) given = LADE_OK;
+  if (given == LADE_OK) given = ladei_device_expandable_retry(allocator);
+  if (given == LADE_OK) given = ladei_device_give_back_emptied(allocator);
+  ladei_device_private_pools_forget(allocator);
+  return given;
+}
+
 /*
- * Waits for all pending blocks and gives back everything cached, except what would break a capture: *out_kept bytes.
- * Goes on after a failed wait: what is cached can go all the same. Returns the first failure. Lock held, released in
- * between.
+ * Waits for all pending blocks and gives everything cached back. Goes on after a failed wait: what is cached can go all
+ * the same. Returns the first failure. Lock held, released in between.
  */
 static lade_status cache_flush(lade_device_allocator *allocator, uint64_t *out_kept) {
   ladei_lock_assert_held(&allocator->lock);
@@ -132,17 +160,7 @@ static lade_status cache_flush(lade_device_allocator *allocator, uint64_t *out_k
   lade_error error;
   if (waited != LADE_OK) ladei_error_save(&error);
   ladei_lock_acquire(&allocator->lock);
-  ladei_device_await_grants(allocator);
-  (void)ladei_device_thread_caches_flush(allocator);
-  ladei_device_block_list leaving;
-  ladei_device_block_list_init(&leaving);
-  pools_pick_all(allocator, false, &leaving);
-  lade_status given = ladei_device_give_back(allocator, &leaving);
-  *out_kept = leaving.kept_bytes;
-  if (given == LADE_ERR_CAPTURE) given = LADE_OK;
-  if (given == LADE_OK) given = ladei_device_expandable_retry(allocator);
-  if (given == LADE_OK) given = ladei_device_give_back_emptied(allocator);
-  ladei_device_private_pools_forget(allocator);
+  lade_status given = cached_give_back(allocator, false, out_kept);
   if (waited == LADE_OK) return given;
   ladei_error_restore(&error);
   return waited;
@@ -606,28 +624,29 @@ static lade_status capture_refusal(const lade_device_allocator *allocator, const
                      allocator->device);
 }
 
-static lade_status cache_flush_slow_path(lade_device_allocator *allocator) {
+static lade_status cache_flush_slow_path(lade_device_allocator *allocator, bool released_alone) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_slow_path entry;
   lade_status status = ladei_device_provider_refuse(allocator, "lade_device_empty_cache");
   if (status != LADE_OK) return status;
   ladei_device_slow_path_begin(allocator, &entry);
   uint64_t kept = 0; /* counted in stats.capture_kept */
-  status = cache_flush(allocator, &kept);
+  status = released_alone ? cached_give_back(allocator, true, &kept) : cache_flush(allocator, &kept);
   (void)ladei_device_slow_path_end(allocator, &entry);
   return status;
 }
 
-/* Device memory alone. */
+/* Device memory alone. PyTorch's allocator waits for nothing during captures, and gives back what released pools have; older versions
+ * fail. */
 static lade_status cache_empty(lade_device_allocator *allocator) {
   lade_status status = LADE_OK;
   lade_error before;
   ladei_error_save(&before);
   ladei_lock_acquire(&allocator->lock);
-  bool allowed = flush_allowed(allocator);
-  if (allowed) status = cache_flush_slow_path(allocator);
+  bool whole = flush_allowed(allocator), refused = !whole && allocator->heap.settings.older_reference;
+  if (!refused) status = cache_flush_slow_path(allocator, !whole);
   ladei_lock_release(&allocator->lock);
-  if (!allowed) return capture_refusal(allocator, "lade_device_empty_cache");
+  if (refused) return capture_refusal(allocator, "lade_device_empty_cache");
   ladei_device_suspensions_drop(allocator);
   if (status == LADE_OK) ladei_error_restore(&before); /* what captures kept is no failure */
   return status;

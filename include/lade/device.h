@@ -304,9 +304,11 @@ LADE_API lade_status lade_device_raw_alloc(lade_device_allocator *allocator, siz
  * while there is a private pool's capture. That is no error, and counted in lade_device_stats.capture_kept; call it again
  * after the capture.
  *
+ * With LADE_DEVICE_REFERENCE, during captures into private pools, nothing is waited for, and memory of released pools alone goes back.
+ *
  * Threads: any. Waits: for the streams that still use freed blocks, and for lade_device_peer_add() and
  * lade_device_shared_export() of other threads; where pinned memory goes back, as lade_pinned_empty_cache(). Errors:
- * LADE_ERR_CAPTURE, nothing changed, with LADE_DEVICE_REFERENCE during captures into private pools; LADE_ERR_DRIVER where
+ * LADE_ERR_CAPTURE, nothing changed, with LADE_DEVICE_OLDER_REFERENCE during captures into private pools; LADE_ERR_DRIVER where
  * pinned memory does not go back, which stays; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_empty_cache(lade_device_allocator *allocator);

@@ -342,9 +342,41 @@ LADE_TEST(hazard_H12, EmptyCacheDuringACaptureGivesBackWhatItMay) {
 
 static void as_reference(lade_device_options *options) { options->flags = LADE_DEVICE_REFERENCE; }
 
-LADE_TEST(hazard_H12, EmptyCacheDuringACaptureIsAnErrorInTheReference) {
+static void as_older_reference(lade_device_options *options) {
+  options->flags = LADE_DEVICE_REFERENCE | LADE_DEVICE_OLDER_REFERENCE;
+}
+
+/* It was an error, which it is not in PyTorch 2.11: what is free of released pools goes back, all else stays. */
+LADE_TEST(hazard_H12, EmptyCacheDuringACaptureGivesBackReleasedPoolsInTheReference) {
+  static const lade_device_pool_id kept = {2, 0}, released = {3, 0};
   device_fixture f;
   if (!open_with(&f, 256 * MIB, as_reference)) return;
+  device_fixture_free(&f, device_fixture_alloc(&f, 1000, 0));
+  for (int i = 0; i < 2; i++) {
+    lade_device_pool_id id = i == 0 ? kept : released;
+    LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, id, NULL, 0));
+    device_fixture_free(&f, device_fixture_alloc(&f, 3 * MIB, 0));
+    LADE_EXPECT_OK(lade_device_pool_end(f.allocator, id));
+  }
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, released));
+  LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, pool_one, NULL, 0));
+  uint64_t syncs = device_fixture_stats(&f).sync_all_streams;
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).sync_all_streams, syncs);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current,
+                      22 * MIB); /* the default pool's, that of `kept` */
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_release(f.allocator, released)); /* gone */
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 20 * MIB);
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool_one));
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, kept));
+  device_fixture_close(&f);
+}
+
+LADE_TEST(hazard_H12, EmptyCacheDuringACaptureIsAnErrorInTheOlderReference) {
+  device_fixture f;
+  if (!open_with(&f, 256 * MIB, as_older_reference)) return;
   device_fixture_free(&f, device_fixture_alloc(&f, 1000, 0));
   LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, pool_one, NULL, 0));
   LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_device_empty_cache(f.allocator));
