@@ -169,6 +169,8 @@ void ladei_device_settings_apply(lade_device_allocator *allocator, const lade_de
   allocator->options = *options;
   allocator->options.plugin = allocator->options.provider = NULL; /* the creation has copied them */
   atomic_store_explicit(&allocator->seen.reference, allocator->heap.settings.reference, memory_order_relaxed);
+  bool scopes = allocator->heap.settings.reference && !allocator->heap.settings.older_reference;
+  atomic_store_explicit(&allocator->seen.scopes_capture, scopes, memory_order_relaxed);
   atomic_store_explicit(&allocator->seen.capture_reuse, allocator->heap.settings.capture_reuse, memory_order_relaxed);
   bool retired = (options->flags & LADE_DEVICE_STREAMS_ARE_RETIRED) != 0;
   atomic_store_explicit(&allocator->seen.streams_are_retired, retired, memory_order_relaxed);

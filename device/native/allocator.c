@@ -232,12 +232,6 @@ static bool oversize_release(lade_device_allocator *allocator, ladei_device_requ
   return enough && status == LADE_OK;
 }
 
-/* Whether everything cached may go for a request. PyTorch's allocator gives nothing back during captures. */
-static bool flush_allowed(const lade_device_allocator *allocator) {
-  ladei_lock_assert_held(&allocator->lock);
-  return atomic_load(&allocator->routes.captures) == 0 || !allocator->heap.settings.reference;
-}
-
 /* A graph keeps the address, so a capture takes none. PyTorch's pools lend to the default pools alone. */
 static bool request_may_borrow(const lade_device_allocator *allocator, const ladei_device_request *request) {
   ladei_lock_assert_held(&allocator->lock);
@@ -324,7 +318,7 @@ static lade_status request_slow_path(lade_device_allocator *allocator, ladei_dev
   if (ladei_device_is_exhausted(status) && (*out = request_borrow(allocator, request)) != NULL) return LADE_OK;
   if (ladei_device_is_exhausted(status) && oversize_release(allocator, request))
     status = request_grow(allocator, request, out);
-  if (ladei_device_is_exhausted(status) && flush_allowed(allocator)) {
+  if (ladei_device_is_exhausted(status) && !ladei_device_reference_captures(allocator)) {
     lade_error refusal;
     uint64_t kept = 0;
     lade_status flushed = cache_flush(allocator, &kept);
@@ -643,7 +637,8 @@ static lade_status cache_empty(lade_device_allocator *allocator) {
   lade_error before;
   ladei_error_save(&before);
   ladei_lock_acquire(&allocator->lock);
-  bool whole = flush_allowed(allocator), refused = !whole && allocator->heap.settings.older_reference;
+  bool whole = !ladei_device_reference_captures(allocator),
+       refused = !whole && allocator->heap.settings.older_reference;
   if (!refused) status = cache_flush_slow_path(allocator, !whole);
   ladei_lock_release(&allocator->lock);
   if (refused) return capture_refusal(allocator, "lade_device_empty_cache");

@@ -10,7 +10,8 @@
  *   released --full flush: what is free goes back--> gone with its last segment
  *
  * Inside a pool blocks are reused as usual. The rules of captures (uses.c, finish.c) hold while one is under way, and
- * of scopes there are none: events are polled, frees complete, the cache goes back as without them.
+ * of scopes there are none, except in the reference: events are polled, frees complete, the cache goes back as without
+ * them.
  *
  * P1  use_count is creations, begins, retains and scopes begun, less releases and scopes ended. A pool with use_count 0
  *     is never used again; under its id a new one is, when it is gone.

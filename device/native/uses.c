@@ -15,8 +15,8 @@
  * those of streams that do not capture by the stream, whatever captures meanwhile; those in other captures, and of
  * blocks from the default pools, by the end of the graph. The same stream noted outside the capture carries no mark.
  *
- * With LADE_DEVICE_REFERENCE a note of whatever stream carries the mark during a capture, every free with uses is
- * deferred then, and no event is asked: hazard H9.
+ * With LADE_DEVICE_REFERENCE a note of whatever stream carries the mark during a capture or a scope, every free with uses
+ * is deferred then, and no event is asked: hazard H9.
  *
  * U1  A ticket is added to the retire object exactly when its block becomes PENDING.
  * U2  deferred holds exactly the DEFERRED blocks, in the order of their frees.
@@ -70,7 +70,7 @@ static bool reference(const lade_device_allocator *allocator) {
 bool ladei_device_uses_captured(const lade_device_allocator *allocator, const ladei_device_block *block) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_private_pool *private_pool = block->segment->pool->private_pool;
-  if (reference(allocator)) return atomic_load(&allocator->routes.captures) > 0;
+  if (reference(allocator)) return ladei_device_reference_captures(allocator);
   return private_pool != NULL && atomic_load(&private_pool->capturing) && private_pool->capture == block->ticket.spare;
 }
 
@@ -144,16 +144,16 @@ static bool use_in_own_capture(const lade_device_allocator *allocator, const lad
 unsigned ladei_device_uses_flags(const lade_device_allocator *allocator, const ladei_device_block *block,
                                  const ladei_stream *use) {
   ladei_lock_assert_none_held();
-  if (atomic_load_explicit(&allocator->routes.captures, memory_order_relaxed) == 0) return 0;
-  bool marked = reference(allocator) || use_in_own_capture(allocator, block, use);
+  bool marked = ladei_device_reference_captures(allocator);
+  if (!marked && atomic_load_explicit(&allocator->routes.captures, memory_order_relaxed) > 0)
+    marked = use_in_own_capture(allocator, block, use);
   return marked ? LADEI_NOTE_PLAIN | LADEI_NOTE_MARK : 0;
 }
 
 lade_status ladei_device_uses_process(lade_device_allocator *allocator, unsigned flags, uint64_t *out_done) {
   ladei_lock_assert_none_held();
   *out_done = 0;
-  bool capturing = atomic_load_explicit(&allocator->routes.captures, memory_order_relaxed) != 0;
-  if (capturing && reference(allocator)) return LADE_OK;
+  if (ladei_device_reference_captures(allocator)) return LADE_OK;
   int cancellation = ladei_cancellation_hold();
   ladei_device_uses_settle_deferred(allocator);
   lade_status status = ladei_retire_poll(allocator->retire, flags, out_done);

@@ -14,7 +14,7 @@ uint64_t ladei_device_uses_order(void *owner, const ladei_stream *stream);
 void ladei_device_uses_add(lade_device_allocator *allocator, ladei_device_block *block);
 
 /* Frees deferred during captures that are over get their events; then polls. No lock held. `flags` as
- * ladei_retire_poll. With LADE_DEVICE_REFERENCE it does nothing while a capture is under way. */
+ * ladei_retire_poll. With LADE_DEVICE_REFERENCE it does nothing during captures and scopes. */
 lade_status ladei_device_uses_process(lade_device_allocator *allocator, unsigned flags, uint64_t *out_done);
 /* Whether it could find anything. */
 static inline bool ladei_device_uses_waiting(const lade_device_allocator *allocator) {

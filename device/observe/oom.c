@@ -102,7 +102,7 @@ static lade_device_stats facts_copy(lade_device_allocator *allocator, const lade
   facts->frees_held = allocator->caching.frees_held > 0;
   facts->limit_bytes = ladei_device_fraction_limit(allocator);
   if (allocator->limits.max_bytes < facts->limit_bytes) facts->limit_bytes = allocator->limits.max_bytes;
-  facts->capturing = atomic_load(&allocator->routes.captures) > 0 && heap->settings.reference;
+  facts->capturing = ladei_device_reference_captures(allocator);
   facts->expandable = heap->settings.expandable_segments || allocator->backend_state != NULL;
   if (heap->listener != NULL) {
     ladei_device_history_event(heap, LADE_DEVICE_OOM, facts->free_bytes, request->rounded, request->stream.handle,

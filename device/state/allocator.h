@@ -124,6 +124,16 @@ static inline uint64_t ladei_device_fraction_limit(const lade_device_allocator *
   return allocator->limits.fraction_set && limits ? allocator->limits.fraction_bytes : UINT64_MAX;
 }
 
+/* Whether a capture is under way by the rules of the reference, where a scope is one, as PyTorch's use_mem_pool begins what
+ * a capture begins. False without it. */
+static inline bool ladei_device_reference_captures(const lade_device_allocator *allocator) {
+  const ladei_device_seen_settings *seen = &allocator->seen;
+  if (!atomic_load_explicit(&seen->reference, memory_order_relaxed)) return false;
+  return atomic_load_explicit(&allocator->routes.captures, memory_order_relaxed) > 0 ||
+         (atomic_load_explicit(&seen->scopes_capture, memory_order_relaxed) &&
+          atomic_load_explicit(&allocator->routes.scopes, memory_order_relaxed) > 0);
+}
+
 /* Whether a status says that memory ran out, so that giving some back may help. */
 static inline bool ladei_device_is_exhausted(lade_status status) {
   return status == LADE_ERR_OUT_OF_DEVICE_MEMORY || status == LADE_ERR_LIMIT;

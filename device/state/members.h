@@ -135,6 +135,7 @@ typedef struct ladei_device_pools {
 typedef struct ladei_device_seen_settings {
   atomic_bool streams_are_retired; /* as in the options */
   atomic_bool reference;           /* heap.settings.reference */
+  atomic_bool scopes_capture;      /* a reference in which scopes count as captures: not the older one */
   atomic_bool capture_reuse;       /* heap.settings.capture_reuse */
 } ladei_device_seen_settings;
 

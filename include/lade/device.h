@@ -823,7 +823,8 @@ LADE_API lade_status lade_device_shared_close(lade_device_allocator *allocator, 
  *
  * Of several routes that take a request, scopes and captures (below) alike, the one begun last leads it: scopes nest. Where
  * that is a capture, captures decide among themselves as lade_device_pool_begin() says. The rules of captures hold for
- * captures alone: beside scopes events are asked, frees complete, and the cache goes back as ever. A pool made here may also be
+ * captures alone: beside scopes events are asked, frees complete, and the cache goes back as ever. (With LADE_DEVICE_REFERENCE a
+ * scope counts as a capture for these.) A pool made here may also be
  * captured into, and a pool of captures may have scopes. A request on a stream that captures, which a scope would lead
  * to a pool that is not captured into, is LADE_ERR_CAPTURE, and breaks no capture: the graph would keep addresses that
  * the pool hands out again. lade_device_pool_begin() makes the capture known. If the streams of the capture are not
@@ -1082,8 +1083,8 @@ LADE_API lade_status lade_device_pool_end(lade_device_allocator *allocator, lade
 
 /**
  * Take one use back: of a begin when the graph captured then is gone, of lade_device_pool_create() or
- * lade_device_pool_retain(). After the last one, the pool's free memory goes with the next empty_cache or shortage, and the
- * pool with its last segment. It makes no driver call, so a driver's callback may call it.
+ * lade_device_pool_retain(). After the last one, the pool's free memory goes with the next empty_cache or shortage, or at once
+ * with lade_device_pool_trim(), and the pool with its last segment. It makes no driver call, so a driver's callback may call it.
  *
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT for a pool unknown or released already, and where the uses left are
  * those of open scopes, or of a graph tree; LADE_ERR_FORKED.

@@ -240,7 +240,7 @@ LADE_TEST(DevicePoolObjects, AScopesUseIsItsOwn) {
 LADE_TEST(DevicePoolObjects, NoRuleOfCapturesHoldsInAScope) {
   lade_device_options options;
   lade_device_options_init(&options);
-  options.flags = LADE_DEVICE_REFERENCE; /* which postpones everything during captures */
+  options.flags = LADE_DEVICE_REFERENCE | LADE_DEVICE_OLDER_REFERENCE; /* which postpones everything during captures */
   options.event_batch = 1;
   device_fixture f;
   if (!device_fixture_open(&f, "sim", GIB, &options)) return;
@@ -264,6 +264,60 @@ LADE_TEST(DevicePoolObjects, NoRuleOfCapturesHoldsInAScope) {
   LADE_EXPECT_OK(lade_device_checkpoint_get(f.allocator, id, &checkpoint));
   lade_device_checkpoint_destroy(checkpoint);
   scope_end(&f, scope);
+  device_fixture_close(&f);
+}
+
+/* PyTorch 2.11's use_mem_pool begins what a capture begins: nothing is polled or given back until its end. */
+LADE_TEST(DevicePoolObjects, AScopeCountsAsACaptureInTheReference) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.flags = LADE_DEVICE_REFERENCE;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", 32 * MIB, &options)) return;
+  lade_device_pool_id id = pool_create(&f, 0, NULL);
+  char *before = device_fixture_alloc(&f, 1000, 0), *outside = device_fixture_alloc(&f, 20 * MIB, 1);
+  device_fixture_record(&f, before, 1);
+  uint64_t scope = thread_scope(&f, id);
+  char *inside = device_fixture_alloc(&f, 1000, 0);
+  device_fixture_record(&f, inside, 1);
+  device_fixture_free(&f, inside);
+  device_fixture_free(&f, before);
+  device_fixture_free(&f, outside);
+  char *other = device_fixture_alloc(&f, 1000, 0);
+  LADE_EXPECT_NE_PTR(other, inside); /* its stream is done, and was not asked */
+  void *none = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 20 * MIB, f.streams[0], &none));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "a capture forbids giving the cache back");
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 24 * MIB);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).alloc_retries, 0);
+  scope_end(&f, scope);
+  char *again = device_fixture_alloc(&f, 20 * MIB, 0);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).alloc_retries, 1);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).active.all.current, 2);
+  device_fixture_free(&f, again);
+  device_fixture_free(&f, other);
+  device_fixture_close(&f);
+}
+
+/* What is free in a pool at its end goes back by a trim, also after the last release. */
+LADE_TEST(DevicePoolObjects, AReleasedPoolIsTrimmed) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_pool_id id = pool_create(&f, 0, NULL);
+  char *live = pool_alloc(&f, id, 1000, 0);
+  device_fixture_free(&f, pool_alloc(&f, id, 3 * MIB, 0));
+  char *elsewhere = device_fixture_alloc(&f, 3 * MIB, 0);
+  device_fixture_free(&f, elsewhere);
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, id));
+  uint64_t bytes = 0;
+  LADE_EXPECT_OK(lade_device_pool_trim(f.allocator, id, NULL, 0, &bytes));
+  LADE_EXPECT_EQ_UINT(bytes, 20 * MIB);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current,
+                      22 * MIB); /* the rest, and the default pool's */
+  device_fixture_free(&f, live);
+  LADE_EXPECT_OK(lade_device_pool_trim(f.allocator, id, NULL, 0, &bytes));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_trim(f.allocator, id, NULL, 0, &bytes)); /* gone */
   device_fixture_close(&f);
 }
 
