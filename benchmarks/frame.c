@@ -3,7 +3,8 @@
  * The benchmarks' frame: see frame.h.
  *
  * I1  Every counted round runs every variant once.
- * I2  A document is written once, whole, after the last case; a failed case leaves its rows out.
+ * I2  The document is written whole after each case, so that a run that is ended has those before; a failed case leaves its
+ *     rows out.
  * Locks: none; one thread measures.
  */
 #include "benchmarks/frame.h"
@@ -125,6 +126,7 @@ static void row_print(const json_t *row, const bench_variant *variants, size_t c
   }
   printf(" %s (lade %.4g..%.4g)\n", json_string_value(json_object_get(row, "unit")), bench_min(&samples[0]),
          bench_max(&samples[0]));
+  (void)fflush(stdout);
   free(params);
 }
 
@@ -187,12 +189,13 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
 static int cases_run(bench *b) {
   int exit_status = 0;
   for (size_t i = 0; i < b->case_count; i++) {
-    if ((!b->some_wanted || b->wanted[i]) && !b->cases[i].run(b, &b->cases[i])) {
+    if (b->some_wanted && !b->wanted[i]) continue;
+    if (!b->cases[i].run(b, &b->cases[i])) {
       bench_error("case %s failed", b->cases[i].name);
       exit_status = 1;
     }
+    if (b->json_path != NULL && !bench_json_write(b->rows, b->json_path)) exit_status = 1;
   }
-  if (b->json_path != NULL && !bench_json_write(b->rows, b->json_path)) exit_status = 1;
   return exit_status;
 }
 
