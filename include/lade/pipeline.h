@@ -225,9 +225,9 @@ typedef enum lade_checksum {
 /**
  * Called once when the transfer is over, before any wait for its ticket returns.
  *
- * Runs on a thread of the pipeline (on "sim": inside the call that moves the clock), never in a host function of the
- * driver, with no lock held. It may call lade: submit, release this ticket; but must not wait for a ticket of the same
- * pipeline, nor for a place among options.max_transfers. Any status but LADE_OK becomes the error LADE_ERR_CALLBACK of a
+ * Runs on a thread of the pipeline (on "sim": inside the call that moves the clock; with transfer.on_complete_in_calls
+ * also inside others), never in a host function of the driver, with no lock held. It may call lade: submit, release this
+ * ticket; but must not wait for a ticket of the same pipeline, nor for a place among options.max_transfers. Any status but LADE_OK becomes the error LADE_ERR_CALLBACK of a
  * transfer that had none. C++ exceptions must not leave it.
  *
  * @param ticket   Borrowed: the one that submit gives its caller, perhaps before that has returned.
@@ -272,6 +272,11 @@ typedef struct lade_transfer {
   /** With `checksum`: one for every checksum_bytes begun, in their order. Borrowed until the ticket is over; returned ones
    * count only if that is LADE_OK. */
   uint64_t *checksums;
+  /** 1: on_complete may run inside calls of the program, too: submits, waits and queries of the pipeline, on any transfer.
+   * It is short, and waits for nothing that such a call may keep. A short transfer is then the calls' (see
+   * lade_pipeline_submit()), as one without on_complete. 0: it runs on threads of the pipeline alone. */
+  int32_t on_complete_in_calls;
+  int32_t reserved; /**< 0. */
 } lade_transfer;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
@@ -449,6 +454,7 @@ LADE_API lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel)
  *
  * Short transfers of memory (up to 1 MiB, without callback and checksum, and after no stream with work) are begun by the
  * call itself, where their direction has no other kind: it copies pageable memory into a block, and queues the copies.
+ * Waits and queries find their end; without any, threads do, up to a millisecond later: see lade_ticket_leave().
  *
  * Threads: any. Waits: while options.max_transfers are under way, unless options.no_wait.
  * Stream order: see transfer.after_stream. Without it the device memory must be free for use already.
@@ -527,6 +533,15 @@ LADE_API lade_status lade_ticket_query(lade_ticket *ticket, lade_ticket_info *in
  * Errors: LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_ticket_cancel(lade_ticket *ticket);
+
+/**
+ * Leave a transfer to the threads of the pipeline: no call is going to wait for it or ask about it, and its end is to be
+ * found without delay, for on_complete or for another thread that hears of it. Does nothing where calls have no part in it.
+ *
+ * Threads: any. Waits: never.
+ * Errors: LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_ticket_leave(lade_ticket *ticket);
 
 /**
  * Give a ticket back. The transfer goes on if it is under way. NULL does nothing. Threads: any. Waits: never.

@@ -77,6 +77,8 @@ static lade_status request_check(const lade_pipeline *pipeline, const lade_trans
   }
   if (request->after_stream != 0 && request->after_stream != 1)
     return ladei_error_argument(call, "transfer.after_stream", "0 or 1", "%d", request->after_stream);
+  if (request->on_complete_in_calls != 0 && request->on_complete_in_calls != 1)
+    return ladei_error_argument(call, "transfer.on_complete_in_calls", "0 or 1", "%d", request->on_complete_in_calls);
   if (request->priority < LADE_PRIORITY_BACKGROUND || request->priority > LADE_PRIORITY_URGENT)
     return ladei_error_argument(call, "transfer.priority", "-1, 0 or 1", "%d", request->priority);
   lade_status status = checksum_check(pipeline, request);
@@ -195,6 +197,7 @@ static void transfer_fill(ladei_pipe_request *submission, lade_ticket *ticket) {
   ticket->to_device = request->direction == LADE_TO_DEVICE;
   ticket->on_complete = request->on_complete;
   ticket->on_complete_user = request->on_complete_user;
+  ticket->completes_in_calls = request->on_complete == NULL || request->on_complete_in_calls == 1;
   transfer->bytes = ticket->pieces.bytes;
   transfer->unstaged = ladei_pipe_request_find_direct(submission, &ticket->pieces);
   transfer->no_host = transfer->unstaged && request->checksum == LADE_CHECKSUM_NONE;
@@ -267,7 +270,7 @@ enum { CALLER_RUN_BYTES = 1 << 20, CALLER_RUN_BESIDE = 64 << 10 };
 static bool is_caller_run(const ladei_pipe_ring *ring, const lade_ticket *ticket) {
   const ladei_pipe_core_transfer *transfer = &ticket->transfer;
   const ladei_pipe_pieces *pieces = &ticket->pieces;
-  bool plain = pieces->count <= 1 && !pieces->calls && ticket->files == NULL && ticket->on_complete == NULL &&
+  bool plain = pieces->count <= 1 && !pieces->calls && ticket->files == NULL && ticket->completes_in_calls &&
                ticket->checksum == LADE_CHECKSUM_NONE && transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE &&
                (pieces->count == 0 || pieces->list[0].host.kind == LADE_ENDPOINT_MEMORY);
   size_t most = transfer->no_host || TAILQ_EMPTY(&ring->schedule.queue) ? CALLER_RUN_BYTES : CALLER_RUN_BESIDE;

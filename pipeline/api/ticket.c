@@ -265,15 +265,17 @@ void ladei_pipe_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticke
   ladei_pipe_ring_shares_update_locked(pipeline);
 }
 
-lade_status lade_ticket_cancel(lade_ticket *ticket) {
-  lade_status status = ticket_check(ticket, "lade_ticket_cancel");
+/* Changes an unfinished transfer, with the lock, and lets the driver look at it. */
+static lade_status ticket_change(lade_ticket *ticket, void (*change)(lade_pipeline *, lade_ticket *),
+                                 const char *call) {
+  lade_status status = ticket_check(ticket, call);
   if (status != LADE_OK) return status;
   lade_pipeline *pipeline = ticket->pipeline;
   ladei_lock_acquire(&pipeline->lock);
   bool finished = ticket->transfer.finished;
   if (!finished) {
     call_begin(pipeline);
-    ladei_pipe_ticket_cancel_locked(pipeline, ticket);
+    change(pipeline, ticket);
     ladei_condition_broadcast(&pipeline->changed);
   }
   ladei_lock_release(&pipeline->lock);
@@ -288,6 +290,18 @@ lade_status lade_ticket_cancel(lade_ticket *ticket) {
   }
   return LADE_OK;
 }
+
+lade_status lade_ticket_cancel(lade_ticket *ticket) {
+  return ticket_change(ticket, ladei_pipe_ticket_cancel_locked, "lade_ticket_cancel");
+}
+
+static void leave_locked(lade_pipeline *pipeline, lade_ticket *ticket) {
+  ladei_lock_assert_held(&pipeline->lock);
+  ladei_pipe_side_of(pipeline, ticket->transfer.ring)->others += ticket->caller_run ? 1 : 0;
+  ticket->caller_run = false;
+}
+
+lade_status lade_ticket_leave(lade_ticket *ticket) { return ticket_change(ticket, leave_locked, "lade_ticket_leave"); }
 
 void lade_ticket_release(lade_ticket *ticket) {
   if (ticket == NULL || !ladei_process_is_own(&ticket->pipeline->owner)) return;

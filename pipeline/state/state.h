@@ -105,13 +105,14 @@ struct lade_ticket {
   lade_pipeline *pipeline;
   bool to_device;
   bool released;           /* guarded by the pipeline's lock */
-  bool caller_run;         /* calls on it do its work where they can; constant from its submit on */
+  bool caller_run;         /* calls do its work where they can; guarded by the pipeline's lock */
   ladei_event *dependency; /* recorded on the caller's stream, or NULL */
   int32_t checksum;        /* lade_checksum */
   uint64_t checksum_bytes;
   uint64_t *checksums; /* the caller's */
   lade_completion on_complete;
   void *on_complete_user;
+  bool completes_in_calls;            /* calls may run on_complete, or there is none */
   ladei_pipe_pieces pieces;           /* constant */
   ladei_pipe_storage_file *files;     /* of the pieces, each once; constant until FINISH */
   ladei_pipe_write_place write_place; /* through the page cache; files 0: it writes no files there. Constant */

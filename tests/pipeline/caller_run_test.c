@@ -375,3 +375,60 @@ LADE_TEST(CallerRun, CallbacksSubmit) {
   LADE_EXPECT_EQ_UINT(fixture_info(&s.f).transfers_completed, 2 * MANY);
   scene_close(&s);
 }
+
+/* --- those that call back ----------------------------------------------------------------------------------------- */
+
+static atomic_uint completed_by_calls, completed_by_threads;
+
+static lade_status note_completion(void *user, lade_ticket *ticket, const lade_error *outcome) {
+  (void)user;
+  (void)ticket;
+  atomic_fetch_add(is_caller ? &completed_by_calls : &completed_by_threads, 1);
+  return outcome->status;
+}
+
+static bool all_called_back(void *user) {
+  const unsigned *expected = user;
+  return completed_by_calls + completed_by_threads == *expected;
+}
+
+/* Every transfer of Python's had a function, and each woke two threads. */
+LADE_TEST(CallerRun, CallsRunCompletionsThatMayRunThere) {
+  scene s;
+  if (!scene_open(&s)) return;
+  completed_by_calls = completed_by_threads = 0;
+  lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_memory(s.pinned), SHORT);
+  transfer.on_complete = note_completion;
+  for (unsigned i = 0; i < MANY / 10; i++) LADE_EXPECT_OK(fixture_run(&s.f, &transfer));
+  LADE_EXPECT_EQ_UINT(completed_by_threads, MANY / 10);
+  LADE_EXPECT_EQ_UINT(by_calls, 0);
+  transfer.on_complete_in_calls = 1;
+  for (unsigned i = 0; i < MANY; i++) LADE_EXPECT_OK(fixture_run(&s.f, &transfer));
+  LADE_EXPECT_EQ_UINT(completed_by_calls + completed_by_threads, MANY + MANY / 10);
+  LADE_EXPECT_GT_UINT(completed_by_calls, MANY / 2);
+  LADE_EXPECT_GT_UINT(by_calls, MANY / 2);
+  scene_close(&s);
+}
+
+/* The ends of transfers that were left, which is not to be heard of in a nap. */
+LADE_TEST(CallerRun, ThreadsEndTransfersThatAreLeft) {
+  scene s;
+  if (!scene_open(&s)) return;
+  completed_by_calls = completed_by_threads = 0;
+  lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_memory(s.pinned), LONGEST);
+  transfer.on_complete = note_completion;
+  transfer.on_complete_in_calls = 1;
+  for (unsigned i = 1; i <= MANY && !lade_test_has_failed(); i++) {
+    lade_ticket *ticket;
+    LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &ticket));
+    LADE_EXPECT_OK(lade_ticket_leave(ticket));
+    LADE_EXPECT_OK(lade_ticket_leave(ticket)); /* again: nothing is left to do */
+    if (i % 3 == 0) LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
+    if (i % 3 == 1) LADE_EXPECT(support_wait(s.f.runtime, all_called_back, &i));
+    lade_ticket_release(ticket);
+    LADE_EXPECT(support_wait(s.f.runtime, all_called_back, &i));
+  }
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_ticket_leave(NULL));
+  LADE_EXPECT_EQ_UINT(s.f.pipeline->sides[0].others, 0);
+  scene_close(&s);
+}

@@ -44,6 +44,7 @@ static const support_option options[] = {
     SUPPORT_OPTION(crossed, transfer.after_stream, 0, 1),
     SUPPORT_OPTION(crossed, transfer.priority, (uint64_t)-1, 0, 1),
     SUPPORT_OPTION(crossed, transfer.submitter, 0, 1, UINT64_MAX),
+    SUPPORT_OPTION(crossed, transfer.on_complete_in_calls, 0, 1),
     SUPPORT_OPTION(crossed, transfer.checksum, 0, 1, 2),
     SUPPORT_OPTION(crossed, transfer.bytes, 0, 1, 4096, MOST_BYTES),
     SUPPORT_CHOICE("checksum_bytes", 4096, 8192, 1u << 24),
@@ -66,6 +67,7 @@ static const support_option wrong[] = {
     SUPPORT_OPTION(crossed, transfer.after_stream, 2),
     SUPPORT_OPTION(crossed, transfer.priority, (uint64_t)-2, 2),
     SUPPORT_OPTION(crossed, transfer.checksum, 3),
+    SUPPORT_OPTION(crossed, transfer.on_complete_in_calls, 2),
     SUPPORT_OPTION(crossed, transfer.bytes, (uint64_t)1 << 60, UINT64_MAX),
 };
 
