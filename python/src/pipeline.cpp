@@ -463,8 +463,8 @@ void bind_ticket(nb::module_ &module) {
       .def(
           "done",
           [](TicketObject &self) {
-            self.transfer->pipe()->drain();
-            return self.transfer->is_over();
+            const std::shared_ptr<Transfer> transfer = self.transfer;
+            return transfer->ask_over();
           },
           "Whether the transfer is over, with success or without.")
       .def(

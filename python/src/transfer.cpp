@@ -104,6 +104,7 @@ bool Transfer::wait_over(uint64_t timeout_ns) {
   if (!pipe_->is_own())
     raise(LADE_ERR_FORKED, "the transfer was submitted before fork(); only the parent may use its ticket");
   const Deadline deadline(timeout_ns);
+  const TransferCall call(*this);
   while (!is_over()) {
     const uint64_t slice = pipe_->is_virtual() ? timeout_ns : deadline.slice(slice_ns);
     lade_status status;
@@ -116,7 +117,6 @@ bool Transfer::wait_over(uint64_t timeout_ns) {
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
     if (slice == 0 || pipe_->is_virtual()) return false;
   }
-  release();
   pipe_->drain();
   return true;
 }
@@ -129,11 +129,45 @@ void Transfer::wait(uint64_t timeout_ns) {
   raise_outcome();
 }
 
+bool Transfer::ask_over() {
+  if (!is_over() && !pipe_->is_virtual() && pipe_->is_own()) {
+    const TransferCall call(*this);
+    Unlocked unlocked;
+    (void)lade_ticket_query(ticket(), nullptr);
+  }
+  pipe_->drain();
+  return is_over();
+}
+
 uint64_t Transfer::bytes_done() {
   lade_ticket_info info;
   lade_ticket_info_init(&info);
-  (void)lade_ticket_query(ticket(), &info);
+  without_gil([&] { (void)lade_ticket_query(ticket(), &info); });
   return info.bytes_done;
+}
+
+bool Transfer::leave_to_call(std::shared_ptr<Transfer> &self) {
+  std::lock_guard<std::mutex> guard(lock_);
+  if (calls_ == 0 || progress_ || !callbacks_.empty()) return false;
+  delivered_ = true;
+  kept_ = std::move(self);
+  return true;
+}
+
+TransferCall::TransferCall(Transfer &transfer) : transfer_(transfer) {
+  std::lock_guard<std::mutex> guard(transfer.pipe_->lock_);
+  transfer.calls_++;
+}
+
+// Takes it with the lock, so that on_complete does not use the pipe any more.
+TransferCall::~TransferCall() {
+  if (!transfer_.pipe_->is_own()) return; // P5: a signal's handler forked
+  std::shared_ptr<Transfer> kept;
+  {
+    std::lock_guard<std::mutex> guard(transfer_.pipe_->lock_);
+    if (--transfer_.calls_ == 0) kept = std::move(transfer_.kept_);
+  }
+  if (transfer_.is_over()) transfer_.release();
 }
 
 void Transfer::add_callback(nb::handle ticket, nb::handle function) {
@@ -145,7 +179,10 @@ void Transfer::add_callback(nb::handle ticket, nb::handle function) {
     is_late = delivered_;
     if (!is_late) callbacks_.push_back({function.ptr(), ticket.ptr()});
   }
-  if (!is_late) return;
+  if (!is_late) {
+    (void)lade_ticket_leave(this->ticket());
+    return;
+  }
   call_python(function.ptr(), ticket.ptr(), nullptr);
   function.dec_ref();
   ticket.dec_ref();
@@ -370,7 +407,7 @@ void Pipe::user_remove() noexcept {
   users_--;
 }
 
-// By a thread of lade, or on "sim" by the one that waits. The pipe may be gone as soon as the messenger has the transfer.
+// By a thread of lade, or in a call. The pipe may be gone as soon as the messenger has the transfer.
 lade_status Pipe::completed(void *user, lade_ticket *ticket, const lade_error *outcome) {
   auto *raw = static_cast<Transfer *>(user);
   raw->ticket_.store(ticket, std::memory_order_release);
@@ -388,26 +425,28 @@ lade_status Pipe::completed(void *user, lade_ticket *ticket, const lade_error *o
     auto found = pipe.live_.find(raw);
     transfer = std::move(found->second);
     pipe.live_.erase(found);
-    messenger->finished_expect(); // before who waits for the pipe to be idle may stop the messenger
+    if (!raw->leave_to_call(transfer))
+      messenger->finished_expect(); // before who waits for the pipe to be idle may stop the messenger
     raw->over_.store(true, std::memory_order_release);
     pipe.changed_.notify_all();
   }
-  messenger->finished_add(std::move(transfer));
+  if (transfer) messenger->finished_add(std::move(transfer));
   return LADE_OK;
 }
 
-// False: the pipe is being closed.
+// False: the pipe is being closed. Where there is no place, threads end the transfers that are under way: no call may.
 bool Pipe::place_take(const std::shared_ptr<Transfer> &transfer) {
-  for (;;) {
+  for (uint64_t slice = 0;; slice = slice_ns) {
     {
       Unlocked unlocked;
       std::unique_lock<std::mutex> guard(lock_);
       const auto is_free = [this] { return closing_ || virtual_ || live_.size() < places_; };
-      if (changed_.wait_for(guard, nanoseconds(slice_ns), is_free)) {
+      if (changed_.wait_for(guard, nanoseconds(slice), is_free)) {
         if (!closing_) live_.emplace(transfer.get(), transfer);
         return !closing_;
       }
     }
+    if (slice == 0) each_live(true, lade_ticket_leave);
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
 }
@@ -443,6 +482,8 @@ void Pipe::submit(const std::shared_ptr<Transfer> &transfer, lade_transfer &requ
     refuse("Pipeline: the interpreter is about to exit; no transfer is begun any more");
   request.on_complete = completed;
   request.on_complete_user = transfer.get();
+  request.on_complete_in_calls = !transfer->progress_;
+  const TransferCall transfer_call(*transfer);
   if (!virtual_) messenger_->start(messenger_);
   const CurrentDevice current(device_, request.stream);
   check(current.status());
@@ -463,7 +504,7 @@ void Pipe::submit(const std::shared_ptr<Transfer> &transfer, lade_transfer &requ
   drain();
 }
 
-void Pipe::cancel_all(bool sinks_too) {
+void Pipe::each_live(bool sinks_too, lade_status (*call)(lade_ticket *)) {
   std::vector<std::shared_ptr<Transfer>> list;
   {
     std::lock_guard<std::mutex> guard(lock_);
@@ -471,7 +512,7 @@ void Pipe::cancel_all(bool sinks_too) {
       if (sinks_too || !entry.second->is_sink) list.push_back(entry.second);
   }
   for (const auto &transfer : list)
-    if (transfer->ticket()) (void)lade_ticket_cancel(transfer->ticket());
+    if (transfer->ticket()) (void)call(transfer->ticket());
 }
 
 // Whether nothing is under way, after at most so long. Without the GIL.
@@ -506,7 +547,7 @@ void Pipe::close(bool cancel, uint64_t timeout_ns) {
     changed_.notify_all();
   }
   const Deadline deadline(timeout_ns);
-  if (cancel) cancel_all(true);
+  if (cancel) each_live(true, lade_ticket_cancel);
   for (bool idle = false; !idle;) {
     const uint64_t slice = deadline.slice(slice_ns);
     {
@@ -585,11 +626,11 @@ void pipes_exit() {
   auto &pipes = *new std::vector<std::shared_ptr<Pipe>>(pipes_alive()); // P4: kept
   Unlocked unlocked;
   const Deadline sinks(exit_sinks_ns);
-  for (const auto &pipe : pipes) pipe->cancel_all(false);
+  for (const auto &pipe : pipes) pipe->each_live(false, lade_ticket_cancel);
   for (const auto &pipe : pipes)
     if (!pipe->virtual_) (void)pipe->sinks_wait(sinks.slice(UINT64_MAX));
   const Deadline rest(exit_rest_ns);
-  for (const auto &pipe : pipes) pipe->cancel_all(true);
+  for (const auto &pipe : pipes) pipe->each_live(true, lade_ticket_cancel);
   for (const auto &pipe : pipes)
     if (!pipe->virtual_) (void)pipe->idle_wait(rest.slice(UINT64_MAX));
   for (const auto &pipe : pipes) pipe->messenger_->stop();

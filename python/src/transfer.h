@@ -7,13 +7,15 @@
 //                      +-- live ---+      while the transfer is under way
 //
 //   submit --> live --(on_complete, a thread of lade)--> finished --(messenger)--> delivered: callbacks called, tensor let go
+//                   --(on_complete, in or beside a call on the transfer)--> delivered: the call lets go of the tensor
 //
 // P1  A transfer is in `live` of its pipe from before its submit until it is over. So pipe, pool, tensor, file and path outlive
 //     it, also where the program lets go of ticket and pipeline.
-// P2  A thread of lade runs no Python and takes no GIL: it moves the transfer to the messenger's list. The readers of a
-//     pipeline never wait for an interpreter that is busy.
+// P2  on_complete runs no Python and takes no GIL: it moves the transfer to the messenger's list. The readers of a
+//     pipeline never wait for an interpreter that is busy, and calls may run it.
 // P3  Callbacks are called once each, by the messenger, or by add_done_callback() where they were delivered before. On "sim",
-//     which knows one thread, there is no messenger: the calls of the program deliver.
+//     which knows one thread, there is no messenger: the calls of the program deliver. A transfer that ends without callbacks while a
+//     call on it is under way is left to that call: so to submit and to wait wakes no thread, neither here nor in lade.
 // P4  From pipes_exit() on no messenger runs. What is still under way then stays in `live` for ever, and with it the Python
 //     objects: nobody writes into memory that is gone, and no thread meets an interpreter that is gone.
 // P5  In a forked child none of the locks below is taken (a thread that is gone may hold them), and nothing is freed.
@@ -72,6 +74,8 @@ public:
   void wait(uint64_t timeout_ns);
   // The same; false instead of TimeoutError, and the outcome is not raised.
   bool wait_over(uint64_t timeout_ns);
+  // Asks; does not wait.
+  bool ask_over();
   // What has arrived until now.
   uint64_t bytes_done();
   void raise_outcome() const;
@@ -96,6 +100,9 @@ public:
 
 private:
   friend class Pipe;
+  friend class TransferCall;
+  // Leaves a transfer that is over to the call that is under way on it: false where there is none, or more to do. With the pipe's lock.
+  bool leave_to_call(std::shared_ptr<Transfer> &self);
   struct Callback {
     PyObject *function, *ticket; // counts of their own
   };
@@ -104,7 +111,9 @@ private:
   std::atomic<lade_ticket *> ticket_{nullptr};
   std::atomic<bool> over_{false};
   lade_error outcome_{};
-  std::mutex lock_; // guards what follows
+  unsigned calls_ = 0;             // guarded by the pipe's lock, as is ...
+  std::shared_ptr<Transfer> kept_; // ... itself, where it is left to these
+  std::mutex lock_;                // guards what follows
   std::vector<Callback> callbacks_;
   bool delivered_ = false;
   uint64_t reported_ = UINT64_MAX; // to progress_; by the messenger alone
@@ -173,12 +182,14 @@ public:
 
 private:
   friend class PipeCall;
+  friend class TransferCall;
   friend void pipes_exit();
   Pipe(Owner<Pool> pool, lade_pipeline *handle, uint64_t places);
   static lade_status completed(void *user, lade_ticket *ticket, const lade_error *outcome);
   bool place_take(const std::shared_ptr<Transfer> &transfer);
   void place_return(Transfer *transfer);
-  void cancel_all(bool sinks_too);
+  // Of transfers under way; writes to files too, or not.
+  void each_live(bool sinks_too, lade_status (*call)(lade_ticket *));
   bool idle_wait(uint64_t timeout_ns);
   bool sinks_wait(uint64_t timeout_ns);
   void virtual_finish();
@@ -210,6 +221,19 @@ public:
 
 private:
   std::shared_ptr<Pipe> pipe_;
+};
+
+// A call on a transfer: where it is left to the call, the end lets go of what it holds. Made and ended with the GIL, by one who holds
+// the transfer.
+class TransferCall {
+public:
+  explicit TransferCall(Transfer &transfer);
+  ~TransferCall();
+  TransferCall(const TransferCall &) = delete;
+  TransferCall &operator=(const TransferCall &) = delete;
+
+private:
+  Transfer &transfer_;
 };
 
 // At the interpreter's exit: writes may end within 10 s, all else is cancelled, callbacks are delivered; nothing waits for longer.

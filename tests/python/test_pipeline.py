@@ -424,6 +424,105 @@ def test_context_manager(stage):
     assert pipeline.closed
 
 
+# --- short copies, which calls do themselves ---------------------------------------------------------------------------
+
+
+def switches_of_others():
+    """How often the other threads of this process have gone to sleep."""
+    count = 0
+    for task in set(os.listdir("/proc/self/task")) - {str(threading.get_native_id())}:
+        with open(f"/proc/self/task/{task}/status", encoding="ascii") as file:
+            count += sum(int(line.split()[1]) for line in file if line.startswith("voluntary_ctxt_switches"))
+    return count
+
+
+def test_short_copies_wake_no_thread(stage):
+    """Each woke a reader, which called on_complete, and the thread for callbacks, which had nothing to call."""
+    source, buffer = lade.PinnedPool(stage.device).empty(4096), stage.empty(4096)
+    stage.pipeline.copy(source, buffer).wait()
+    counts = []
+    for _ in range(5):  # others may want the processors meanwhile
+        before = switches_of_others()
+        for _ in range(100):
+            stage.pipeline.copy(source, buffer).wait()
+        counts.append(switches_of_others() - before)
+    assert min(counts) < 50, counts
+
+
+def eventually(condition):
+    for _ in range(3000):
+        if condition():
+            return True
+        gc.collect()
+        threading.Event().wait(0.005)
+    return False
+
+
+class Tensor(np.ndarray):
+    pass
+
+
+def tensor():
+    return np.frombuffer(os.urandom(4096), np.uint8).view(Tensor)
+
+
+@pytest.mark.parametrize("end", ["wait", "result", "exception", "done", "callback", "await", "drop"])
+def test_short_copies_let_go_of_their_tensors(stage, end):
+    buffer = stage.empty(4096)
+
+    async def await_one(ticket):
+        return await ticket
+
+    for _ in range(50):
+        source = tensor()
+        alive, data = weakref.ref(source), source.tobytes()
+        ticket, ended = stage.pipeline.copy(source, buffer), threading.Event()
+        del source
+        if end == "done":
+            while not ticket.done():
+                pass
+        elif end == "callback":
+            ticket.add_done_callback(lambda t, ended=ended: ended.set())
+            assert ended.wait(30)
+        elif end == "await":
+            assert asyncio.run(await_one(ticket)) is buffer
+        elif end != "drop":
+            getattr(ticket, end)()
+        late = []
+        if end != "drop":
+            ticket.add_done_callback(late.append)
+            assert eventually(lambda: late == [ticket])
+        del ticket, late
+        assert eventually(lambda: alive() is None)
+        assert stage.bytes_of(buffer) == data
+
+
+def test_short_copies_of_threads(stage):
+    """Calls of one thread end the copies of others, which wait, ask, leave them to callbacks or drop them."""
+    count, called = 100, []
+
+    def run(number):
+        buffer, data = stage.empty(4096), tensor()
+        for i in range(count):
+            ticket = stage.pipeline.copy(data, buffer)
+            if (i + number) % 4 == 0:
+                ticket.wait()
+            elif (i + number) % 4 == 1:
+                ticket.add_done_callback(called.append)
+            elif (i + number) % 4 == 2:
+                ticket.done()
+            ticket = None
+        assert stage.bytes_of(buffer) == data.tobytes()
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stage.pipeline.close()
+    assert eventually(lambda: len(called) == count)
+
+
 def test_more_transfers_than_places(stage):
     pipeline = lade.Pipeline(stage.device, max_transfers=2)
     buffers = [stage.empty(1000) for _ in range(50)]
