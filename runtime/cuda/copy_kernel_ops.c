@@ -222,15 +222,17 @@ static CUresult table_queue(const copy_launcher *l, copy_table *table, const lad
   return table_launch(l, table);
 }
 
-/* The next `count` pieces are no nonsense, and have addresses that entries have room for. */
+/* The next `count` pieces are no nonsense, and have addresses that entries have room for. Nothing is launched before. */
 static bool pieces_check(cuda_call *call, const lade_copy_piece *pieces, size_t count, size_t *out_bytes) {
   uint64_t addresses = 0;
   size_t sum = 0;
   for (size_t i = 0; i < count; i++) {
-    if (!ladei_cuda_range_check(call, pieces[i].dst, pieces[i].bytes) ||
-        !ladei_cuda_range_check(call, pieces[i].src, pieces[i].bytes))
+    uint64_t dst = cuda_address(pieces[i].dst), src = cuda_address(pieces[i].src);
+    if ((dst == 0 || src == 0 || pieces[i].bytes == 0) &&
+        (!ladei_cuda_range_check(call, pieces[i].dst, pieces[i].bytes) ||
+         !ladei_cuda_range_check(call, pieces[i].src, pieces[i].bytes)))
       return false;
-    addresses |= cuda_address(pieces[i].dst) | cuda_address(pieces[i].src);
+    addresses |= dst | src;
     sum += ladei_size_min(pieces[i].bytes, SHORT_TOTAL_BYTES);
   }
   *out_bytes = sum;

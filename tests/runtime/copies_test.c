@@ -412,6 +412,36 @@ LADE_TEST_P(Copies, NameTheFirstWrongPieceAndQueueNothing, SUPPORT_RUNTIMES, nam
   sides_close(&s);
 }
 
+/* One list, of which a piece at a time is wrong, or is apart from the others and off their grid. */
+static void grid_expect(const sides *s, size_t step) {
+  enum { COUNT = 100 };
+  char *base = s->device + 37;
+  lade_copy_piece good[COUNT], p[COUNT];
+  for (size_t i = 0; i < COUNT; i++)
+    good[i] = (lade_copy_piece){base + i * 33 % COUNT * step, s->host + 2 * i * step, step};
+  memcpy(p, good, sizeof p);
+  p[99].dst = p[0].dst;
+  expect_refused(s, p, COUNT, "pieces[99].dst");
+  memcpy(p, good, sizeof p);
+  p[98].bytes++;
+  expect_refused(s, p, COUNT, "pieces[98].dst");
+  memcpy(p, good, sizeof p);
+  p[99].dst = (char *)p[99].dst + 1; /* into the next place */
+  expect_refused(s, p, COUNT, "pieces[99].dst");
+  p[99].dst = base + 150 * step + 1;
+  LADE_EXPECT_OK(lade_copy_pieces(s->runtime, p, COUNT, s->stream));
+  device_read(s);
+  for (size_t i = 0; i < COUNT; i++) LADE_EXPECT_EQ_MEM(s->back + ((char *)p[i].dst - s->device), p[i].src, p[i].bytes);
+}
+
+LADE_TEST_P(Copies, FindOverlapsOnGridsOfAnyStep, SUPPORT_RUNTIMES, name) {
+  static const size_t steps[] = {1, 3, 8, 24, 625, 656, 1000, 1016, 4096, 12288};
+  sides s;
+  if (!sides_open(&s, name)) return;
+  for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) grid_expect(&s, steps[i]);
+  sides_close(&s);
+}
+
 LADE_TEST_P(Copies, ReportEveryFailureOfTheDriver, SUPPORT_RUNTIMES, name) {
   static const char *const ops[] = {"pointer_attributes", "copy_kernel", "copy_batch", "stream_resolve"};
   sides s;
