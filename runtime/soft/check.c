@@ -86,18 +86,15 @@ typedef struct range_sums {
   soft_verdict wrong;
 } range_sums;
 
-static void range_sum(const soft_tree_node *node, range_sums *sums) {
-  if (node == NULL) return;
-  range_sum(node->left, sums);
-  const soft_range *range = (const soft_range *)node;
+static void range_sum(const soft_range *range, range_sums *sums) {
+  uint64_t begin = soft_tree_key(&range->node);
   bool pinned = range->kind == SOFT_RANGE_HOST || range->kind == SOFT_RANGE_REGISTERED;
-  if (!range->live || node->key < sums->end) sums->wrong = "address I2: ranges overlap, or a dead one is found";
-  sums->end = node->key + range->bytes;
+  if (!range->live || begin < sums->end) sums->wrong = "address I2: ranges overlap, or a dead one is found";
+  sums->end = begin + range->bytes;
   sums->references += range->inflight;
   sums->charged[range->device] += range->charged;
   sums->pinned_bytes += pinned ? range->bytes : 0;
   sums->pinned_ranges += pinned;
-  range_sum(node->right, sums);
 }
 
 static void pools_sum(const soft_runtime *rt, range_sums *sums) {
@@ -130,21 +127,18 @@ static void bodies_sum(const soft_runtime *rt, range_sums *sums) {
   }
 }
 
-static soft_verdict mapping_check(const soft_runtime *rt, const soft_tree_node *node) {
-  if (node == NULL) return NULL;
-  const soft_mapping *mapping = (const soft_mapping *)node;
-  const void *address = (const void *)(uintptr_t)node->key;
+static soft_verdict mapping_check(const soft_runtime *rt, const soft_mapping *mapping) {
+  const void *address = (const void *)(uintptr_t)soft_tree_key(&mapping->node);
   const soft_range *range = ladei_soft_range_at(rt, address);
   bool inside =
       range != NULL && range->kind == SOFT_RANGE_RESERVED && ladei_soft_range_covers(range, address, mapping->bytes);
-  if (!inside || mapping->vm->mapped_count == 0) return "vm I1: a mapping outside a reservation, or uncounted";
-  soft_verdict wrong = mapping_check(rt, node->left);
-  return wrong != NULL ? wrong : mapping_check(rt, node->right);
+  return inside && mapping->vm->mapped_count != 0 ? NULL : "vm I1: a mapping outside a reservation, or uncounted";
 }
 
 static soft_verdict memory_check(const soft_runtime *rt) {
   range_sums sums = {0};
-  range_sum(rt->ranges.root, &sums);
+  for (const soft_tree_node *node = ladei_ordered_set_first(&rt->ranges); node != NULL; node = ladei_order_next(node))
+    range_sum((const soft_range *)node, &sums);
   pools_sum(rt, &sums);
   handles_sum(rt, &sums);
   bodies_sum(rt, &sums);
@@ -156,7 +150,11 @@ static soft_verdict memory_check(const soft_runtime *rt) {
     if (sums.charged[i] != rt->devices[i].charged) return "I6: device memory is miscounted";
     if (rt->devices[i].charged > rt->devices[i].description.memory_bytes) return "I6: more memory than there is";
   }
-  return mapping_check(rt, rt->mappings.root);
+  soft_verdict wrong = NULL;
+  for (const soft_tree_node *node = ladei_ordered_set_first(&rt->mappings); node != NULL && wrong == NULL;
+       node = ladei_order_next(node))
+    wrong = mapping_check(rt, (const soft_mapping *)node);
+  return wrong;
 }
 
 /* ---- captures ---------------------------------------------------------------------------------------------------- */

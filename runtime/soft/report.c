@@ -8,10 +8,11 @@
 
 #include <stdio.h>
 
-static uint64_t ranges_count(const soft_tree_node *node, bool (*counts)(const soft_range *)) {
-  if (node == NULL) return 0;
-  uint64_t here = counts((const soft_range *)node) ? 1 : 0;
-  return here + ranges_count(node->left, counts) + ranges_count(node->right, counts);
+static uint64_t ranges_count(const soft_runtime *rt, bool (*counts)(const soft_range *)) {
+  uint64_t count = 0;
+  for (const soft_tree_node *node = ladei_ordered_set_first(&rt->ranges); node != NULL; node = ladei_order_next(node))
+    count += counts((const soft_range *)node);
+  return count;
 }
 
 static bool is_device_allocation(const soft_range *range) { return !range->host && range->kind != SOFT_RANGE_RESERVED; }
@@ -44,7 +45,7 @@ void ladei_soft_report_fill(const soft_runtime *rt, lade_soft_report *report) {
   report->stale_handles = rt->findings.stale_handles;
   for (int32_t i = 0; i < rt->device_count; i++) report->device_bytes += rt->devices[i].charged;
   report->pinned_bytes = rt->pinned_bytes;
-  report->device_allocations = ranges_count(rt->ranges.root, is_device_allocation) + rt->vm_table.live_count;
+  report->device_allocations = ranges_count(rt, is_device_allocation) + rt->vm_table.live_count;
   report->pinned_ranges = rt->pinned_ranges;
   report->streams = rt->stream_table.live_count;
   report->events = rt->event_table.live_count;
@@ -56,8 +57,8 @@ void ladei_soft_report_fill(const soft_runtime *rt, lade_soft_report *report) {
 lade_status ladei_soft_close_check(const soft_runtime *rt) {
   lade_soft_report report;
   ladei_soft_report_fill(rt, &report);
-  uint64_t reservations = ranges_count(rt->ranges.root, is_reservation);
-  uint64_t host_blocks = ranges_count(rt->ranges.root, is_host_pool_block);
+  uint64_t reservations = ranges_count(rt, is_reservation);
+  uint64_t host_blocks = ranges_count(rt, is_host_pool_block);
   const struct {
     const char *what;
     uint64_t count;

@@ -164,11 +164,8 @@ static void runtime_free(soft_runtime *rt) {
   soft_table *tables[] = {&rt->stream_table, &rt->event_table, &rt->graph_table, &rt->exec_table,
                           &rt->object_table, &rt->pool_table,  &rt->vm_table};
   for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) ladei_soft_table_destroy(tables[i]);
-  while (rt->threads.root != NULL) {
-    soft_tree_node *thread = rt->threads.root;
-    soft_tree_remove(&rt->threads, thread);
-    free(thread);
-  }
+  for (soft_tree_node *thread; (thread = ladei_ordered_set_first(&rt->threads)) != NULL; free(thread))
+    ladei_ordered_set_remove(&rt->threads, thread);
   pthread_cond_destroy(&rt->idle_cond);
   pthread_mutex_destroy(&rt->lock);
   free(rt->moments);

@@ -48,7 +48,7 @@ static lade_status not_registered(const soft_runtime *rt, const void *pointer) {
 /* The live range that starts at `pointer` and has this kind, or NULL. */
 static soft_range *range_starting(const soft_runtime *rt, const void *pointer, soft_range_kind kind) {
   soft_range *range = ladei_soft_range_at(rt, pointer);
-  bool found = range != NULL && range->node.key == (uint64_t)(uintptr_t)pointer && range->kind == kind;
+  bool found = range != NULL && soft_tree_key(&range->node) == (uint64_t)(uintptr_t)pointer && range->kind == kind;
   return found ? range : NULL;
 }
 
@@ -71,7 +71,7 @@ static lade_status device_alloc(void *self, int device_ordinal, size_t bytes, vo
   }
   if (range != NULL) {
     range->charged = bytes;
-    *out = (void *)(uintptr_t)range->node.key;
+    *out = (void *)(uintptr_t)soft_tree_key(&range->node);
   } else if (status == LADE_OK) {
     status = ladei_soft_out_of_device_memory(SOFT_OP_device_alloc, device, bytes);
   }
@@ -153,7 +153,7 @@ static lade_status host_alloc(void *self, int device_ordinal, size_t bytes, unsi
   void *address = NULL;
   if (range != NULL) {
     rt->pinned_ranges++;
-    address = (void *)(uintptr_t)range->node.key;
+    address = (void *)(uintptr_t)soft_tree_key(&range->node);
   }
   ladei_soft_unlock(rt);
   if (address == NULL) return status;
@@ -274,13 +274,13 @@ static void attributes_of(const soft_runtime *rt, const void *pointer, ladei_poi
   if (range->kind == SOFT_RANGE_RESERVED) {
     const soft_mapping *mapping = ladei_soft_mapping_at(rt, pointer);
     if (mapping == NULL) return;
-    *out =
-        (ladei_pointer_attributes){LADEI_MEMORY_DEVICE, mapping->vm->device, mapping->node.key, mapping->bytes, NULL};
+    *out = (ladei_pointer_attributes){LADEI_MEMORY_DEVICE, mapping->vm->device, soft_tree_key(&mapping->node),
+                                      mapping->bytes, NULL};
     return;
   }
   out->kind = range->host ? LADEI_MEMORY_PINNED : LADEI_MEMORY_DEVICE;
   out->device = range->device;
-  out->base = range->node.key;
+  out->base = soft_tree_key(&range->node);
   out->bytes = range->bytes;
   if (range->host) out->device_alias = (void *)(uintptr_t)pointer;
 }
@@ -316,7 +316,7 @@ static lade_status ipc_export(void *self, void *pointer, ladei_ipc_handle *out_h
     ipc_content content;
     memset(&content, 0, sizeof content); /* equal memory must give equal handles, padding included */
     memcpy(content.magic, ipc_magic, sizeof content.magic);
-    content.base = range->node.key;
+    content.base = soft_tree_key(&range->node);
     content.bytes = range->bytes;
     content.runtime = (uint64_t)(uintptr_t)rt;
     content.device = range->device;

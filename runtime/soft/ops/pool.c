@@ -121,7 +121,7 @@ static lade_status alloc_locked(soft_runtime *rt, soft_pool *pool, size_t bytes,
   if (!reused && stream->capture == NULL) {
     block = ladei_soft_pool_grow(rt, pool, whole);
     if (block == NULL) return out_of_memory(pool, bytes);
-    soft_tree_remove(&rt->ranges, &block->node);
+    ladei_ordered_set_remove(&rt->ranges, &block->node);
     block->free_owner = stream;
     block->free_number = 0;
   }
@@ -135,14 +135,14 @@ static lade_status alloc_locked(soft_runtime *rt, soft_pool *pool, size_t bytes,
     return status;
   }
   block->bytes = bytes;
-  soft_tree_insert(&rt->ranges, &block->node, block->node.key);
+  soft_tree_insert(&rt->ranges, &block->node, soft_tree_key(&block->node));
   /* The pool itself orders former uses before this one. */
-  ladei_soft_hazard_forget(rt, block->node.key, block->bytes);
-  ladei_soft_hazard_access(rt, stream, number, (void *)(uintptr_t)block->node.key, block->bytes, true);
+  ladei_soft_hazard_forget(rt, soft_tree_key(&block->node), block->bytes);
+  ladei_soft_hazard_access(rt, stream, number, (void *)(uintptr_t)soft_tree_key(&block->node), block->bytes, true);
   pool->used_count++;
   pool->used += block->bytes;
   pool->used_high = pool->used > pool->used_high ? pool->used : pool->used_high;
-  *out = (void *)(uintptr_t)block->node.key;
+  *out = (void *)(uintptr_t)soft_tree_key(&block->node);
   return LADE_OK;
 }
 
@@ -158,7 +158,7 @@ static lade_status pool_alloc(void *self, ladei_driver_pool handle, size_t bytes
 
 static lade_status free_locked(soft_runtime *rt, void *pointer, const ladei_stream *resolved) {
   soft_range *block = ladei_soft_range_at(rt, pointer);
-  if (block == NULL || block->kind != SOFT_RANGE_POOL || block->node.key != (uint64_t)(uintptr_t)pointer) {
+  if (block == NULL || block->kind != SOFT_RANGE_POOL || soft_tree_key(&block->node) != (uint64_t)(uintptr_t)pointer) {
     return ladei_soft_refuse(SOFT_OP_pool_free, LADEI_SOFT_NATIVE_INVALID_VALUE, "pointer",
                              "the start of a pool's block in use", "%p", pointer);
   }
@@ -176,7 +176,7 @@ static lade_status free_locked(soft_runtime *rt, void *pointer, const ladei_stre
   else /* the device is lost: nothing runs, so any stream is right */
     stream = rt->devices[block->device].legacy;
   soft_pool *pool = block->pool;
-  soft_tree_remove(&rt->ranges, &block->node);
+  ladei_ordered_set_remove(&rt->ranges, &block->node);
   block->free_owner = stream;
   block->free_number = number;
   block->next = pool->free_list;

@@ -21,7 +21,8 @@ lade_status ladei_soft_bad_memory(soft_runtime *rt, soft_op op, const void *addr
   if (range != NULL && !ladei_soft_range_covers(range, address, bytes)) {
     char expected[96];
     snprintf(expected, sizeof expected, "bytes within the %zu at %p of one %s", range->bytes,
-             (void *)(uintptr_t)range->node.key, range->kind == SOFT_RANGE_REGISTERED ? "registration" : "allocation");
+             (void *)(uintptr_t)soft_tree_key(&range->node),
+             range->kind == SOFT_RANGE_REGISTERED ? "registration" : "allocation");
     return ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_VALUE, "memory", expected, "%zu bytes at %p", bytes,
                              address);
   }

@@ -75,7 +75,7 @@ static lade_status vm_reserve(void *self, int ordinal, size_t bytes, size_t alig
   device->active = true;
   const soft_range *range =
       ladei_soft_range_new(rt, SOFT_RANGE_RESERVED, device, false, bytes, ladei_size_max(align, granularity), -1);
-  if (range != NULL) *out_address = soft_address_of(range->node.key);
+  if (range != NULL) *out_address = soft_address_of(soft_tree_key(&range->node));
   ladei_soft_unlock(rt);
   if (range != NULL) return LADE_OK;
   return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, LADEI_SOFT_NATIVE_OUT_OF_MEMORY,
@@ -87,10 +87,10 @@ static lade_status vm_address_free(void *self, void *address, size_t bytes) {
   lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_vm_address_free);
   if (status != LADE_OK) return status;
   soft_range *range = ladei_soft_range_at(rt, address);
-  if (range == NULL || range->kind != SOFT_RANGE_RESERVED || range->node.key != soft_key_of(address) ||
+  if (range == NULL || range->kind != SOFT_RANGE_RESERVED || soft_tree_key(&range->node) != soft_key_of(address) ||
       range->bytes != bytes)
     status = bad_range(SOFT_OP_vm_address_free, address, bytes, "a whole reservation");
-  else if (ladei_soft_mapping_from(rt, range->node.key, range->node.key + bytes) != NULL)
+  else if (ladei_soft_mapping_from(rt, soft_tree_key(&range->node), soft_tree_key(&range->node) + bytes) != NULL)
     status = bad_range(SOFT_OP_vm_address_free, address, bytes, "a reservation without mappings");
   else
     ladei_soft_range_end(rt, range);
@@ -266,7 +266,7 @@ static bool mappings_are_whole(const soft_runtime *rt, const void *address, size
   uint64_t next = soft_key_of(address), end = next + bytes;
   while (next < end) {
     const soft_mapping *mapping = ladei_soft_mapping_at(rt, soft_address_of(next));
-    if (mapping == NULL || mapping->node.key != next || mapping->bytes > end - next) return false;
+    if (mapping == NULL || soft_tree_key(&mapping->node) != next || mapping->bytes > end - next) return false;
     next += mapping->bytes;
   }
   return bytes != 0;
@@ -284,7 +284,7 @@ static void unmap_locked(soft_runtime *rt, void *address, size_t bytes) {
   ladei_soft_hazard_forget(rt, begin, bytes);
   soft_mapping *mapping;
   while ((mapping = ladei_soft_mapping_from(rt, begin, end)) != NULL) {
-    soft_tree_remove(&rt->mappings, &mapping->node);
+    ladei_ordered_set_remove(&rt->mappings, &mapping->node);
     mapping->vm->mapped_count--;
     vm_free_if_unused(rt, mapping->vm);
     free(mapping);

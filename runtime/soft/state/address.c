@@ -142,12 +142,12 @@ soft_range *ladei_soft_range_register(soft_runtime *rt, soft_device *device, voi
 }
 
 void ladei_soft_range_end(soft_runtime *rt, soft_range *range) {
-  soft_tree_remove(&rt->ranges, &range->node);
+  ladei_ordered_set_remove(&rt->ranges, &range->node);
   ladei_soft_range_discard(rt, range);
 }
 
 void ladei_soft_range_discard(soft_runtime *rt, soft_range *range) {
-  ladei_soft_hazard_forget(rt, range->node.key, range->bytes);
+  ladei_soft_hazard_forget(rt, soft_tree_key(&range->node), range->bytes);
   assert(range->live); /* I2 */
   range->live = false;
   range->inflight++;
@@ -219,18 +219,18 @@ void ladei_soft_chunk_close(soft_runtime *rt) {
 
 void ladei_soft_range_unmap(soft_range *range) {
   chunk_drop(range->chunk);
-  if (range->mapped_bytes != 0) munmap((void *)(uintptr_t)range->node.key, range->mapped_bytes);
+  if (range->mapped_bytes != 0) munmap((void *)(uintptr_t)soft_tree_key(&range->node), range->mapped_bytes);
   free(range);
 }
 
 soft_range *ladei_soft_range_at(const soft_runtime *rt, const void *address) {
   uint64_t key = (uint64_t)(uintptr_t)address;
   soft_range *range = (soft_range *)soft_tree_floor(&rt->ranges, key);
-  return range != NULL && key - range->node.key < range->bytes ? range : NULL;
+  return range != NULL && key - soft_tree_key(&range->node) < range->bytes ? range : NULL;
 }
 
 bool ladei_soft_range_covers(const soft_range *range, const void *address, size_t bytes) {
-  uint64_t offset = (uint64_t)(uintptr_t)address - range->node.key;
+  uint64_t offset = (uint64_t)(uintptr_t)address - soft_tree_key(&range->node);
   return offset <= range->bytes && bytes <= range->bytes - offset;
 }
 
@@ -239,7 +239,7 @@ soft_range *ladei_soft_range_overlapping(const soft_runtime *rt, const void *add
   soft_range *range = ladei_soft_range_at(rt, address);
   if (range != NULL) return range;
   soft_tree_node *next = soft_tree_ceiling(&rt->ranges, key);
-  return next != NULL && next->key - key < bytes ? (soft_range *)next : NULL;
+  return next != NULL && soft_tree_key(next) - key < bytes ? (soft_range *)next : NULL;
 }
 
 bool ladei_soft_address_was_used(const soft_runtime *rt, const void *address) {

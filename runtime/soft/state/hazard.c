@@ -115,7 +115,7 @@ static void segment_remove(soft_hazards *hazards, hazard_segment *segment) {
     segment->accesses = access->next;
     access_free(hazards, access);
   }
-  soft_tree_remove(&hazards->segments, &segment->node);
+  ladei_ordered_set_remove(&hazards->segments, &segment->node);
   segment->next = hazards->free_segments;
   hazards->free_segments = segment;
 }
@@ -127,7 +127,7 @@ static hazard_segment *segment_from(const soft_hazards *hazards, uint64_t addres
 /* Makes `address` a border. False: no memory; the segment is then dropped whole. */
 static bool segment_split(soft_hazards *hazards, uint64_t address) {
   hazard_segment *segment = (hazard_segment *)soft_tree_floor(&hazards->segments, address);
-  if (segment == NULL || segment->node.key == address || segment->end <= address) return true;
+  if (segment == NULL || soft_tree_key(&segment->node) == address || segment->end <= address) return true;
   hazard_segment *rest = segment_new(hazards, address, segment->end);
   bool copied = rest != NULL;
   for (hazard_access *access = segment->accesses; access != NULL && copied; access = access->next)
@@ -183,7 +183,7 @@ static void report(soft_runtime *rt, const hazard_segment *segment, const hazard
                    const soft_stream *stream, bool write) {
   ladei_soft_finding(rt, &rt->findings.unordered_reuse,
                      "bytes %#llx to %#llx: %s on stream %llu is not ordered after the %s on stream %llu",
-                     (unsigned long long)segment->node.key, (unsigned long long)segment->end,
+                     (unsigned long long)soft_tree_key(&segment->node), (unsigned long long)segment->end,
                      write ? "a write" : "a read", (unsigned long long)stream->id, earlier->write ? "write" : "read",
                      (unsigned long long)earlier->point.stream->id);
 }
@@ -206,7 +206,7 @@ static void range_visit(soft_runtime *rt, uint64_t begin, uint64_t end, soft_poi
   bool reported = false;
   while (begin < end) {
     hazard_segment *segment = segment_from(hazards, begin);
-    uint64_t gap_end = segment == NULL || segment->node.key > end ? end : segment->node.key;
+    uint64_t gap_end = segment == NULL || soft_tree_key(&segment->node) > end ? end : soft_tree_key(&segment->node);
     if (gap_end > begin) {
       hazard_segment *gap = write ? NULL : segment_new(hazards, begin, gap_end);
       if (gap != NULL) segment_read(hazards, gap, point);
@@ -223,7 +223,8 @@ static void range_visit(soft_runtime *rt, uint64_t begin, uint64_t end, soft_poi
 
 static void range_remove(soft_hazards *hazards, uint64_t begin, uint64_t end) {
   hazard_segment *segment;
-  while ((segment = segment_from(hazards, begin)) != NULL && segment->node.key < end) segment_remove(hazards, segment);
+  while ((segment = segment_from(hazards, begin)) != NULL && soft_tree_key(&segment->node) < end)
+    segment_remove(hazards, segment);
 }
 
 void ladei_soft_hazard_access(soft_runtime *rt, soft_stream *stream, uint64_t number, const void *address, size_t bytes,
@@ -252,7 +253,7 @@ const char *ladei_soft_hazards_check(const soft_runtime *rt) {
   uint64_t next = 0;
   const hazard_segment *segment;
   while ((segment = segment_from(rt->hazards, next)) != NULL) {
-    if (segment->end <= segment->node.key) return "hazards I1: an empty segment";
+    if (segment->end <= soft_tree_key(&segment->node)) return "hazards I1: an empty segment";
     int writes = 0;
     for (const hazard_access *access = segment->accesses; access != NULL; access = access->next)
       writes += access->write;

@@ -49,7 +49,7 @@ void ladei_soft_unlock(soft_runtime *rt) {
 soft_thread *ladei_soft_thread(soft_runtime *rt, bool create) {
   uint64_t identity = ladei_thread_number();
   soft_tree_node *found = soft_tree_floor(&rt->threads, identity);
-  if (found != NULL && found->key == identity) return (soft_thread *)found;
+  if (found != NULL && soft_tree_key(found) == identity) return (soft_thread *)found;
   soft_thread *thread = create ? calloc(1, sizeof *thread) : NULL;
   if (thread != NULL) {
     thread->current_device = -1;

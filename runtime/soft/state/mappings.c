@@ -11,12 +11,12 @@
 /* The first mapping at or after an address and before `end`; NULL if none. */
 soft_mapping *ladei_soft_mapping_from(const soft_runtime *rt, uint64_t address, uint64_t end) {
   soft_mapping *mapping = (soft_mapping *)soft_tree_ceiling(&rt->mappings, address);
-  return mapping != NULL && mapping->node.key < end ? mapping : NULL;
+  return mapping != NULL && soft_tree_key(&mapping->node) < end ? mapping : NULL;
 }
 
 soft_mapping *ladei_soft_mapping_at(const soft_runtime *rt, const void *address) {
   soft_mapping *mapping = (soft_mapping *)soft_tree_floor(&rt->mappings, soft_key_of(address));
-  return mapping != NULL && soft_key_of(address) - mapping->node.key < mapping->bytes ? mapping : NULL;
+  return mapping != NULL && soft_key_of(address) - soft_tree_key(&mapping->node) < mapping->bytes ? mapping : NULL;
 }
 
 bool ladei_soft_mapping_accessible(const soft_runtime *rt, const void *address, size_t bytes, int device) {
@@ -25,7 +25,7 @@ bool ladei_soft_mapping_accessible(const soft_runtime *rt, const void *address, 
     const soft_mapping *mapping = ladei_soft_mapping_at(rt, soft_address_of(next));
     if (mapping == NULL || mapping->access == 0) return false;
     if (device >= 0 && (mapping->access >> device & 1) == 0) return false;
-    next = mapping->node.key + mapping->bytes;
+    next = soft_tree_key(&mapping->node) + mapping->bytes;
   }
   return true;
 }

@@ -76,7 +76,7 @@ static void block_cut(soft_runtime *rt, soft_pool *pool, soft_range *block, uint
   if (block->inflight != 0 || cut == 0 || cut >= block->held_bytes) return;
   block->held_bytes -= cut;
   if (block->mapped_bytes != 0) {
-    munmap((void *)(uintptr_t)(block->node.key + block->mapped_bytes - cut), cut);
+    munmap((void *)(uintptr_t)(soft_tree_key(&block->node) + block->mapped_bytes - cut), cut);
     block->mapped_bytes -= cut;
   }
   pool_uncharge(rt, pool, cut);
