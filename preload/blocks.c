@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A hash table of blocks, in shards; each shard doubles its buckets when it has more blocks than buckets.
+ * A hash table of blocks, in shards.
  *
  * Locks: as blocks.h says.
  */
+/* For the header, which includes uthash.h. */
+#define HASH_NONFATAL_OOM          1
+#define uthash_nonfatal_oom(block) added = false
 #include "preload/blocks.h"
 
 #include <assert.h>
 #include <pthread.h>
-#include <stdlib.h>
 
-enum { SHARDS = 64, FIRST_BUCKETS = 64 };
+enum { SHARDS = 64 };
 
 typedef struct shard {
   pthread_mutex_t lock;
-  preload_block **buckets;
-  size_t bucket_count; /* a power of two, or 0 */
-  size_t count;
+  preload_block *blocks;
 } shard;
 
 struct preload_blocks {
@@ -27,72 +27,41 @@ preload_blocks ladei_preload_pinned_blocks = {{[0 ... SHARDS - 1] = {.lock = PTH
 preload_blocks ladei_preload_device_blocks = {{[0 ... SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}}};
 
 /* Blocks begin at multiples of 512; Fibonacci hashing spreads what is left of the address over the upper bits. */
-static uint64_t hash_of(const void *pointer) {
-  return ((uint64_t)(uintptr_t)pointer >> 9) * UINT64_C(0x9e3779b97f4a7c15);
+static shard *shard_of(preload_blocks *all, const void *pointer) {
+  return &all->shards[((uint64_t)(uintptr_t)pointer >> 9) * UINT64_C(0x9e3779b97f4a7c15) >> 58];
 }
 
-static shard *shard_of(preload_blocks *all, const void *pointer) { return &all->shards[hash_of(pointer) >> 58]; }
-
-static preload_block **bucket_of(preload_block **buckets, size_t count, const void *pointer) {
-  assert(count > 0 && (count & (count - 1)) == 0);
-  return &buckets[(hash_of(pointer) >> 16) & (count - 1)];
-}
-
-static bool shard_grow(shard *of) {
-  size_t count = of->bucket_count == 0 ? FIRST_BUCKETS : 2 * of->bucket_count;
-  preload_block **buckets = calloc(count, sizeof *buckets);
-  if (buckets == NULL) return of->bucket_count != 0;
-  for (size_t i = 0; i < of->bucket_count; i++) {
-    preload_block *next;
-    for (preload_block *block = of->buckets[i]; block != NULL; block = next) {
-      preload_block **bucket = bucket_of(buckets, count, block->pointer);
-      next = block->next;
-      block->next = *bucket;
-      *bucket = block;
-    }
-  }
-  free(of->buckets);
-  of->buckets = buckets;
-  of->bucket_count = count;
-  return true;
-}
-
-/* Under the shard's lock: the link to the block, or to the end of its bucket; NULL without buckets. */
-static preload_block **link_find(shard *of, const void *pointer) {
-  if (of->bucket_count == 0) return NULL;
-  preload_block **link = bucket_of(of->buckets, of->bucket_count, pointer);
-  while (*link != NULL && (*link)->pointer != pointer) link = &(*link)->next;
-  return link;
+/* Under the shard's lock. */
+static preload_block *shard_find(shard *of, const void *pointer) {
+  preload_block *found;
+  HASH_FIND_PTR(of->blocks, &pointer, found);
+  return found;
 }
 
 bool ladei_preload_blocks_add(preload_blocks *all, preload_block *block) {
+  bool added = true;
   shard *of = shard_of(all, block->pointer);
+  block->next = NULL;
   pthread_mutex_lock(&of->lock);
-  bool room = of->count < of->bucket_count || shard_grow(of);
-  if (room) {
-    assert(*link_find(of, block->pointer) == NULL); /* an address is handed out once: B1 */
-    preload_block **bucket = bucket_of(of->buckets, of->bucket_count, block->pointer);
-    block->next = *bucket;
-    *bucket = block;
-    of->count++;
-  }
+  assert(shard_find(of, block->pointer) == NULL); /* an address is handed out once: B1 */
+  HASH_ADD_PTR(of->blocks, pointer, block);
   pthread_mutex_unlock(&of->lock);
-  return room;
+  return added;
 }
 
 bool ladei_preload_blocks_find(preload_blocks *all, const void *pointer, preload_block *out) {
   shard *of = shard_of(all, pointer);
   pthread_mutex_lock(&of->lock);
-  preload_block **link = link_find(of, pointer);
-  bool found = link != NULL && *link != NULL;
-  if (found) *out = **link;
+  const preload_block *found = shard_find(of, pointer);
+  if (found != NULL) *out = *found;
   pthread_mutex_unlock(&of->lock);
-  return found;
+  return found != NULL;
 }
 
-static bool bucket_overlaps(const preload_block *block, uintptr_t begin, uintptr_t end) {
+static bool shard_overlaps(const shard *of, uintptr_t begin, uintptr_t end) {
+  const preload_block *block = of->blocks;
   while (block != NULL && ((uintptr_t)block->pointer >= end || (uintptr_t)block->pointer + block->bytes <= begin))
-    block = block->next;
+    block = block->hh.next;
   return block != NULL;
 }
 
@@ -100,8 +69,7 @@ bool ladei_preload_blocks_overlap(preload_blocks *all, uintptr_t begin, uintptr_
   bool found = false;
   for (int i = 0; i < SHARDS && !found; i++) {
     pthread_mutex_lock(&all->shards[i].lock);
-    for (size_t j = 0; j < all->shards[i].bucket_count && !found; j++)
-      found = bucket_overlaps(all->shards[i].buckets[j], begin, end);
+    found = shard_overlaps(&all->shards[i], begin, end);
     pthread_mutex_unlock(&all->shards[i].lock);
   }
   return found;
@@ -110,41 +78,23 @@ bool ladei_preload_blocks_overlap(preload_blocks *all, uintptr_t begin, uintptr_
 preload_block *ladei_preload_blocks_take(preload_blocks *all, const void *pointer) {
   shard *of = shard_of(all, pointer);
   pthread_mutex_lock(&of->lock);
-  preload_block **link = link_find(of, pointer);
-  preload_block *block = link == NULL ? NULL : *link;
-  if (block != NULL) {
-    assert(of->count > 0);
-    *link = block->next;
-    block->next = NULL;
-    of->count--;
-  }
+  preload_block *block = shard_find(of, pointer);
+  if (block != NULL) HASH_DEL(of->blocks, block);
   pthread_mutex_unlock(&of->lock);
   return block;
 }
 
-static preload_block *bucket_take_all(preload_block **link, int device, preload_block *taken, size_t *count) {
-  while (*link != NULL) {
-    preload_block *block = *link;
-    if (block->device != device) {
-      link = &block->next;
-      continue;
-    }
-    *link = block->next;
-    block->next = taken;
-    taken = block;
-    assert(*count > 0);
-    --*count;
-  }
-  return taken;
-}
-
 preload_block *ladei_preload_blocks_take_all(preload_blocks *all, int device) {
-  preload_block *taken = NULL;
-  for (int i = 0; i < SHARDS; i++) {
-    pthread_mutex_lock(&all->shards[i].lock);
-    for (size_t j = 0; j < all->shards[i].bucket_count; j++)
-      taken = bucket_take_all(&all->shards[i].buckets[j], device, taken, &all->shards[i].count);
-    pthread_mutex_unlock(&all->shards[i].lock);
+  preload_block *taken = NULL, *block, *next;
+  for (shard *of = all->shards; of < all->shards + SHARDS; of++) {
+    pthread_mutex_lock(&of->lock);
+    HASH_ITER (hh, of->blocks, block, next) {
+      if (block->device != device) continue;
+      HASH_DEL(of->blocks, block);
+      block->next = taken;
+      taken = block;
+    }
+    pthread_mutex_unlock(&of->lock);
   }
   return taken;
 }
@@ -152,21 +102,18 @@ preload_block *ladei_preload_blocks_take_all(preload_blocks *all, int device) {
 void ladei_preload_blocks_wait_for_all(preload_blocks *all, const void *pointer) {
   shard *of = shard_of(all, pointer);
   pthread_mutex_lock(&of->lock);
-  preload_block **link = link_find(of, pointer);
-  if (link != NULL && *link != NULL) (*link)->waits_for_all = true;
+  preload_block *block = shard_find(of, pointer);
+  if (block != NULL) block->waits_for_all = true;
   pthread_mutex_unlock(&of->lock);
 }
 
 /* B1: each block is where a search finds it. */
 static const char *shard_check(preload_blocks *all, shard *of) {
-  size_t count = 0;
   const char *wrong = NULL;
-  for (size_t i = 0; i < of->bucket_count; i++) {
-    for (const preload_block *block = of->buckets[i]; block != NULL; block = block->next, count++)
-      if (shard_of(all, block->pointer) != of || *link_find(of, block->pointer) != block)
-        wrong = "blocks: no search finds one of them";
-  }
-  return wrong == NULL && count != of->count ? "blocks: a shard counts others than it has" : wrong;
+  for (const preload_block *block = of->blocks; block != NULL; block = block->hh.next)
+    if (shard_of(all, block->pointer) != of || shard_find(of, block->pointer) != block)
+      wrong = "blocks: no search finds one of them";
+  return wrong;
 }
 
 const char *ladei_preload_blocks_check(preload_blocks *all) {

@@ -13,9 +13,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <uthash.h>
 
 typedef struct preload_block {
-  struct preload_block *next; /* in its shard's bucket; later in the list of blocks freed together */
+  UT_hash_handle hh;          /* in its shard */
+  struct preload_block *next; /* in the list of blocks freed together */
   void *pointer;
   size_t bytes;   /* as asked for */
   int device;     /* ordinal of its pool's device */
