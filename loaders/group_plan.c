@@ -31,6 +31,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "base/array.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
@@ -229,13 +230,8 @@ static void piece_set(ladei_loader_group_plan *plan, const ladei_loader_cut *cut
 /* --- parts -------------------------------------------------------------------------------------------------------- */
 
 static lade_status part_add(ladei_loader_group_plan *plan, const ladei_loader_part *part) {
-  if (plan->part_count == plan->part_capacity) {
-    size_t capacity = plan->part_capacity == 0 ? 64 : 2 * plan->part_capacity;
-    ladei_loader_part *parts = realloc(plan->parts, capacity * sizeof *parts);
-    if (parts == NULL) return ladei_loader_load_memory_error();
-    plan->parts = parts;
-    plan->part_capacity = capacity;
-  }
+  if (!LADEI_ARRAY_ROOM(plan->parts, plan->part_capacity, plan->part_count + 1))
+    return ladei_loader_load_memory_error();
   assert(part->count > 0 && part->bytes > 0 && part->begin < part->end);
   plan->parts[plan->part_count++] = *part;
   return LADE_OK;

@@ -22,6 +22,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "base/array.h"
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
@@ -126,15 +127,6 @@ void ladei_loader_index_rewind(lade_record_index *index, ladei_loader_index_mark
 
 /* --- adding ------------------------------------------------------------------------------------------------------- */
 
-/* Room for `wanted` elements in an array of `*capacity`; NULL without memory, the array then as it was. */
-static void *array_grow(void *array, size_t *capacity, size_t wanted, size_t element_bytes) {
-  size_t larger = ladei_size_max(wanted, 2 * *capacity), bytes;
-  if (wanted <= *capacity && array != NULL) return array;
-  void *grown = ladei_size_mul(larger, element_bytes, &bytes) ? realloc(array, bytes) : NULL;
-  if (grown != NULL) *capacity = larger;
-  return grown;
-}
-
 static uint64_t name_hash(const char *path) {
   const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
   return XXH3_64bits(name, strlen(name));
@@ -169,12 +161,9 @@ lade_status lade_index_add_file(lade_record_index *index, const char *path, uint
   if (index == NULL) return ladei_error_null("lade_index_add_file", "index");
   if (path == NULL) return ladei_error_null("lade_index_add_file", "path");
   if (out_file == NULL) return ladei_error_null("lade_index_add_file", "out_file");
-  ladei_loader_index_file *files =
-      array_grow(index->files, &index->file_capacity, index->file_count + 1, sizeof *index->files);
-  if (files == NULL) return memory_error();
-  index->files = files;
+  if (!LADEI_ARRAY_ROOM(index->files, index->file_capacity, index->file_count + 1)) return memory_error();
   int cancellation = ladei_cancellation_hold();
-  lade_status status = file_open(path, index->file_count < index->files_most, &files[index->file_count]);
+  lade_status status = file_open(path, index->file_count < index->files_most, &index->files[index->file_count]);
   ladei_cancellation_resume(cancellation);
   if (status == LADE_OK) *out_file = index->file_count++;
   return status;
@@ -201,19 +190,11 @@ static lade_status range_check(const lade_record_index *index, size_t field, con
 
 /* Room for one more record with a key of `key_bytes`. */
 static lade_status record_room(lade_record_index *index, size_t key_bytes) {
-  size_t ranges_capacity = index->ranges != NULL ? index->capacity * index->field_count : 0;
-  size_t keys_capacity = index->keys != NULL ? index->capacity : 0;
-  char *text = array_grow(index->key_text, &index->key_capacity, index->key_length + key_bytes + 1, 1);
-  index->key_text = text != NULL ? text : index->key_text;
-  if (text != NULL && index->count == index->capacity) {
-    size_t more = ladei_size_max(2 * index->capacity, 256);
-    lade_range *ranges = array_grow(index->ranges, &ranges_capacity, more * index->field_count, sizeof *index->ranges);
-    index->ranges = ranges != NULL ? ranges : index->ranges;
-    size_t *keys = array_grow(index->keys, &keys_capacity, more, sizeof *index->keys);
-    index->keys = keys != NULL ? keys : index->keys;
-    index->capacity = ranges != NULL && keys != NULL ? more : index->capacity;
-  }
-  return text != NULL && index->count < index->capacity ? LADE_OK : memory_error();
+  return LADEI_ARRAY_ROOM(index->key_text, index->key_capacity, index->key_length + key_bytes + 1) &&
+                 LADEI_ARRAY_ROOM(index->ranges, index->range_capacity, (index->count + 1) * index->field_count) &&
+                 LADEI_ARRAY_ROOM(index->keys, index->capacity, index->count + 1)
+             ? LADE_OK
+             : memory_error();
 }
 
 lade_status lade_index_add(lade_record_index *index, const char *key, const lade_range *fields) {

@@ -31,7 +31,7 @@ struct lade_record_index {
   size_t files_most; /* files that stay open: the first ones */
   lade_range *ranges;
   size_t *keys;
-  size_t count, capacity;
+  size_t count, capacity, range_capacity;
   char *key_text;
   size_t key_length, key_capacity;
   lade_index_info info; /* of members that were left out; the rest is filled in when it is read */

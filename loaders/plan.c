@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
@@ -255,18 +256,6 @@ static uint64_t record_at(const ladei_loader_plan *plan, ladei_loader_cursor *cu
 
 /* --- one batch ---------------------------------------------------------------------------------------------------- */
 
-/* Room for `count` numbers, kept. */
-static bool numbers_grow(uint64_t **numbers, size_t *capacity, size_t count) {
-  if (count <= *capacity) return true;
-  size_t larger = ladei_size_max(count, 2 * *capacity);
-  uint64_t *grown = realloc(*numbers, larger * sizeof *grown);
-  if (grown != NULL) {
-    *numbers = grown;
-    *capacity = larger;
-  }
-  return grown != NULL;
-}
-
 /* Takes records from the cursor's position on. */
 static lade_status records_take(const ladei_loader_plan *plan, ladei_loader_cursor *cursor,
                                 ladei_loader_batch_plan *out) {
@@ -277,7 +266,7 @@ static lade_status records_take(const ladei_loader_plan *plan, ladei_loader_curs
     uint64_t record = record_at(plan, cursor, cursor->position + out->count);
     room += record_room(plan, record);
     if (options->batch_bytes != 0 && room > options->batch_bytes) break;
-    if (!numbers_grow(&out->records, &out->record_capacity, out->count + 1)) return memory_error();
+    if (!LADEI_ARRAY_ROOM(out->records, out->record_capacity, out->count + 1)) return memory_error();
     out->records[out->count++] = record;
   }
   return LADE_OK;
@@ -285,7 +274,7 @@ static lade_status records_take(const ladei_loader_plan *plan, ladei_loader_curs
 
 static lade_status records_place(const ladei_loader_plan *plan, ladei_loader_batch_plan *batch) {
   size_t fields = plan->index->field_count, ranges = fields * batch->count;
-  if (!numbers_grow(&batch->tables, &batch->table_capacity, 2 * ranges)) return memory_error();
+  if (!LADEI_ARRAY_ROOM(batch->tables, batch->table_capacity, 2 * ranges)) return memory_error();
   uint64_t at = 0;
   for (size_t i = 0; i < ranges; i++) {
     size_t field = i / batch->count;

@@ -18,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/error.h"
 #include "base/size.h"
 #include "loaders/text.h"
@@ -34,13 +35,7 @@ static ladei_loader_skip *skip_find(const ladei_loader_skips *skips, uint64_t re
 static ladei_loader_skip *skip_new(ladei_loader_skips *skips, uint64_t record) {
   assert(skips->count <= LADE_LOADER_SKIPS_LISTED && skip_find(skips, record) == NULL); /* I1 */
   if (skips->count == LADE_LOADER_SKIPS_LISTED) return NULL;
-  if (skips->count == skips->capacity) {
-    size_t more = ladei_size_max(2 * skips->capacity, 16);
-    ladei_loader_skip *grown = realloc(skips->list, more * sizeof *grown);
-    if (grown == NULL) return NULL;
-    skips->list = grown;
-    skips->capacity = more;
-  }
+  if (!LADEI_ARRAY_ROOM(skips->list, skips->capacity, skips->count + 1)) return NULL;
   skips->list[skips->count] = (ladei_loader_skip){.record = record};
   return &skips->list[skips->count++];
 }

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/error.h"
 #include "base/size.h"
 
@@ -37,13 +38,7 @@ lade_status ladei_loader_number_error(const char *call, const char *field, uint6
 }
 
 void ladei_loader_text_put(ladei_loader_text *text, const char *bytes, size_t count) {
-  if (!text->failed && text->length + count > text->capacity) {
-    size_t capacity = ladei_size_max(2 * text->capacity, text->length + count + 4096);
-    char *grown = realloc(text->bytes, capacity);
-    text->failed = grown == NULL;
-    text->bytes = grown != NULL ? grown : text->bytes;
-    text->capacity = grown != NULL ? capacity : text->capacity;
-  }
+  text->failed = text->failed || !LADEI_ARRAY_ROOM(text->bytes, text->capacity, text->length + count);
   assert(text->failed || text->length + count <= text->capacity); /* I1 */
   if (!text->failed && count > 0) {
     memcpy(text->bytes + text->length, bytes, count);

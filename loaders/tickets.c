@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/error.h"
 #include "loaders/checkpoint.h"
 #include "runtime/ops.h"
@@ -28,23 +29,12 @@ bool ladei_loader_memory_parts(lade_runtime *runtime, const void *left, uint64_t
   return base == 0 || base != allocation_base(runtime, right);
 }
 
-static lade_status list_grow(ladei_loader_ticket_list *list) {
-  if (list->count < list->capacity) return LADE_OK;
-  size_t capacity = list->capacity == 0 ? 64 : 2 * list->capacity;
-  lade_ticket **tickets = realloc(list->tickets, capacity * sizeof(lade_ticket *));
-  list->tickets = tickets != NULL ? tickets : list->tickets;
-  if (tickets == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %zu tickets", capacity);
-  list->capacity = capacity;
-  return LADE_OK;
-}
-
 lade_status ladei_loader_ticket_list_submit(ladei_loader_ticket_list *list, lade_pipeline *pipeline,
                                             const lade_transfer *transfer) {
-  lade_status status = list_grow(list);
-  if (status != LADE_OK) return status;
-  assert(list->count < list->capacity);
+  if (!LADEI_ARRAY_ROOM(list->tickets, list->capacity, list->count + 1))
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %zu tickets", list->count + 1);
   lade_ticket **place = &list->tickets[list->count];
-  status = lade_pipeline_submit(pipeline, transfer, place);
+  lade_status status = lade_pipeline_submit(pipeline, transfer, place);
   for (size_t i = 0; status == LADE_NOT_READY && i < list->count; i++) {
     status = lade_ticket_wait(list->tickets[i], LADE_WAIT_FOREVER);
     if (status == LADE_OK) status = lade_pipeline_submit(pipeline, transfer, place);

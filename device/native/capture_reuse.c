@@ -36,11 +36,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "device/native/uses.h"
 
-enum { STREAMS_MAX = 16, NODES_FIRST = 16, SEEN_FIRST = 64 };
+enum { STREAMS_MAX = 16, SEEN_FIRST = 64 };
 
 struct ladei_device_markers {
   uint64_t capture; /* the driver's id of it */
@@ -65,14 +66,7 @@ typedef struct node_list {
 /* ---- Nodes ------------------------------------------------------------------------------------------------------- */
 
 static bool list_reserve(node_list *list, size_t more) {
-  if (list->capacity - list->count >= more) return true;
-  size_t capacity = (list->count + more) * 2;
-  if (capacity < NODES_FIRST) capacity = NODES_FIRST;
-  ladei_graph_node *grown = realloc(list->nodes, capacity * sizeof *grown);
-  if (grown == NULL) return false;
-  list->nodes = grown;
-  list->capacity = capacity;
-  return true;
+  return LADEI_ARRAY_ROOM(list->nodes, list->capacity, list->count + more);
 }
 
 /* Appends the frontier of the stream. False: it failed. */

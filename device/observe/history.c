@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/error.h"
 #include "device/state/thread_caches.h"
 #include "history/capture.h"
@@ -28,12 +29,7 @@ static bool queue_make_room(ladei_device_history *history) {
     history->queue_end = waiting;
     return true;
   }
-  size_t room = history->queue_room == 0 ? 64 : 2 * history->queue_room;
-  ladei_device_tracked_event *larger = realloc(history->queue, room * sizeof *larger);
-  if (larger == NULL) return false;
-  history->queue = larger;
-  history->queue_room = room;
-  return true;
+  return LADEI_ARRAY_ROOM(history->queue, history->queue_room, history->queue_end + 1);
 }
 
 static void event_queue(ladei_device_history *history, const lade_device_event *event,

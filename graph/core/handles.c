@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "graph/core/core.h"
 
 /* ---- Rooms ------------------------------------------------------------------------------------------------------- */
@@ -176,21 +177,8 @@ ladei_tree_found ladei_tree_slot_find(const ladei_tree_core *core, lade_graph_bu
 /* ---- The path ---------------------------------------------------------------------------------------------------- */
 
 bool ladei_tree_path_reserve(ladei_tree_path *path, size_t outputs) {
-  if (path->count == path->capacity) {
-    size_t capacity = path->capacity * 2 + 16;
-    ladei_tree_entry *entries = realloc(path->entries, capacity * sizeof *entries);
-    if (entries == NULL) return false;
-    path->entries = entries;
-    path->capacity = capacity;
-  }
-  if (path->row_count + outputs > path->row_capacity) {
-    size_t capacity = (path->row_count + outputs) * 2 + 64;
-    ladei_tree_storage **rows = realloc(path->rows, capacity * sizeof(ladei_tree_storage *));
-    if (rows == NULL) return false;
-    path->rows = rows;
-    path->row_capacity = capacity;
-  }
-  return true;
+  return LADEI_ARRAY_ROOM(path->entries, path->capacity, path->count + 1) &&
+         LADEI_ARRAY_ROOM(path->rows, path->row_capacity, path->row_count + outputs);
 }
 
 ladei_tree_entry *ladei_tree_path_push(ladei_tree_path *path, ladei_tree_node *node, lade_graph_function *function,

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "graph/core/core.h"
 
 /* ---- Nodes ------------------------------------------------------------------------------------------------------- */
@@ -91,13 +92,7 @@ static void bucket_append(ladei_tree_group *group, ladei_tree_node *node) {
 }
 
 bool ladei_tree_group_reserve(ladei_tree_core *core, ladei_tree_group *group) {
-  if (group->count + 2 > core->why_capacity) {
-    size_t capacity = core->why_capacity * 2 + 16;
-    uint32_t *why = realloc(core->why, capacity * sizeof *why);
-    if (why == NULL) return false;
-    core->why = why;
-    core->why_capacity = capacity;
-  }
+  if (!LADEI_ARRAY_ROOM(core->why, core->why_capacity, group->count + 2)) return false;
   if (group->count < LADEI_TREE_GROUP_FEW || group->count < group->bucket_count) return true;
   size_t count = group->bucket_count == 0 ? 16 : group->bucket_count * 4;
   ladei_tree_node **buckets = calloc(count, sizeof(ladei_tree_node *));

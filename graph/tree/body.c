@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/error.h"
 #include "base/size.h"
 #include "device/for_graphs.h"
@@ -98,13 +99,7 @@ static bool locals_reserve(ladei_tree_context *context) {
 }
 
 static bool ranges_reserve(ladei_tree_context *context, size_t more) {
-  if (context->range_count + more <= context->range_capacity) return true;
-  size_t capacity = (context->range_count + more) * 2;
-  lade_device_range *ranges = realloc(context->ranges, capacity * sizeof *ranges);
-  if (ranges == NULL) return false;
-  context->ranges = ranges;
-  context->range_capacity = capacity;
-  return true;
+  return LADEI_ARRAY_ROOM(context->ranges, context->range_capacity, context->range_count + more);
 }
 
 static uint64_t block_bytes(uint64_t bytes) { return (bytes + 511) & ~(uint64_t)511; }

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "graph/tree/tree.h"
@@ -184,18 +185,6 @@ void ladei_tree_order_commit(lade_graph_tree *tree, const ladei_stream *stream) 
   if (stream->kind == LADEI_STREAM_PER_THREAD) own_event_record(tree, stream);
 }
 
-/* With the lock. */
-static bool note_room(lade_graph_tree *tree) {
-  ladei_lock_assert_held(&tree->lock);
-  if (tree->noted_count < tree->noted_capacity) return true;
-  size_t capacity = tree->noted_capacity * 2 + 8;
-  ladei_stream *grown = realloc(tree->noted, capacity * sizeof *grown);
-  if (grown == NULL) return false;
-  tree->noted = grown;
-  tree->noted_capacity = capacity;
-  return true;
-}
-
 lade_status ladei_tree_order_note(lade_graph_tree *tree, const ladei_stream *stream) {
   lade_status status = LADE_OK;
   ladei_event *gate = NULL;
@@ -209,7 +198,7 @@ lade_status ladei_tree_order_note(lade_graph_tree *tree, const ladei_stream *str
   } else {
     size_t i = noted_find(tree, stream, tree->noted_waited, tree->noted_count);
     tree->notes++;
-    if (i == tree->noted_count && note_room(tree))
+    if (i == tree->noted_count && LADEI_ARRAY_ROOM(tree->noted, tree->noted_capacity, tree->noted_count + 1))
       tree->noted[tree->noted_count++] = *stream;
     else if (i == tree->noted_count)
       status = LADE_ERR_OUT_OF_HOST_MEMORY;

@@ -30,6 +30,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/lock.h"
 #include "host/budget/ledger_file.h"
@@ -214,14 +215,9 @@ static bool slot_find(ladei_ledger *ledger, size_t *out) {
 static bool slot_place(ladei_ledger *ledger, const ladei_ledger_slot *slot, size_t index) {
   ladei_ledger_file *file = &ledger->file;
   size_t end = LADEI_LEDGER_HEADER_BYTES + (index + 1) * LADEI_LEDGER_SLOT_BYTES;
-  if (end > file->room) {
-    char *data = realloc(file->data, end);
-    if (data == NULL) {
-      ladei_ledger_fault_set(&ledger->fault, ledger->path, "cannot be read: no memory for %zu bytes", end);
-      return false;
-    }
-    file->data = data;
-    file->room = end;
+  if (!LADEI_ARRAY_ROOM(file->data, file->room, end)) {
+    ladei_ledger_fault_set(&ledger->fault, ledger->path, "cannot be read: no memory for %zu bytes", end);
+    return false;
   }
   if (end > file->bytes) { /* with free slots between, as the file has them now */
     memset(file->data + file->bytes, 0, end - file->bytes);

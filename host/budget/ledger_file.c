@@ -10,7 +10,9 @@
  * order to it are held across fork(), too, in whatever order their owners came to be.
  */
 #include "host/budget/ledger_file.h"
+#include "base/array.h"
 #include "base/clock.h"
+#include "base/size.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -342,21 +344,12 @@ static bool all_write(ladei_ledger_file *file, const void *data, size_t bytes, o
   return true;
 }
 
-static bool room_make(ladei_ledger_file *file, size_t room) {
-  if (file->room >= room) return true;
-  char *data = realloc(file->data, room);
-  if (data == NULL) return false;
-  file->data = data;
-  file->room = room;
-  return true;
-}
-
 /* The part of `bytes` that is there; of a file that is too long for a ledger, enough to see that. */
 static bool bytes_read(ladei_ledger_file *file, const char *path, size_t bytes, ladei_ledger_fault *fault) {
   const size_t most = LADEI_LEDGER_HEADER_BYTES + (size_t)(LADEI_LEDGER_MOST_SLOTS + 1) * LADEI_LEDGER_SLOT_BYTES;
   bytes = bytes < most ? bytes : most;
   file->bytes = 0;
-  if (!room_make(file, bytes < LADEI_LEDGER_HEADER_BYTES ? LADEI_LEDGER_HEADER_BYTES : bytes)) {
+  if (!LADEI_ARRAY_ROOM(file->data, file->room, ladei_size_max(bytes, LADEI_LEDGER_HEADER_BYTES))) {
     ladei_ledger_fault_set(fault, path, "cannot be read: no memory for %zu bytes", bytes);
     return false;
   }

@@ -13,6 +13,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/decimal.h"
 #include "base/error.h"
 #include "inspect/formats/json_columns.h"
@@ -73,12 +74,7 @@ static lade_status characters(reader *from, const token *value, const char **out
   *out = value->text;
   *out_bytes = value->bytes;
   if (!value->escaped) return LADE_OK;
-  if (from->room_bytes < value->bytes) {
-    char *grown = realloc(from->room, value->bytes);
-    if (grown == NULL) return no_memory(from, value->bytes);
-    from->room = grown;
-    from->room_bytes = value->bytes;
-  }
+  if (!LADEI_ARRAY_ROOM(from->room, from->room_bytes, value->bytes)) return no_memory(from, value->bytes);
   *out_bytes = ladei_json_unescape(value, from->room);
   *out = from->room;
   return LADE_OK;

@@ -13,6 +13,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/error.h"
 #include "inspect/deflate.h"
 #include "inspect/frames.h"
@@ -42,17 +43,10 @@ typedef struct message {
 } message;
 
 static void message_byte(message *m, unsigned char byte) {
-  if (m->used == m->room) {
-    size_t room = m->room * 2 + 256;
-    unsigned char *grown = realloc(m->bytes, room);
-    if (grown == NULL) {
-      m->failed = true;
-      return;
-    }
-    m->bytes = grown;
-    m->room = room;
-  }
-  m->bytes[m->used++] = byte;
+  if (LADEI_ARRAY_ROOM(m->bytes, m->room, m->used + 1))
+    m->bytes[m->used++] = byte;
+  else
+    m->failed = true;
 }
 
 static void message_varint(message *m, uint64_t value) {

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/cancellation.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -136,13 +137,8 @@ typedef struct key_list {
 static lade_status key_add(const char *key, int64_t value, void *user) {
   key_list *list = user;
   (void)value;
-  if (list->count == list->room) {
-    size_t room = list->room * 2 + 128;
-    const char **grown = realloc(list->keys, room * sizeof *grown);
-    if (grown == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_publish: no memory for %zu keys", room);
-    list->keys = grown;
-    list->room = room;
-  }
+  if (!LADEI_ARRAY_ROOM(list->keys, list->room, list->count + 1))
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_publish: no memory for %zu keys", list->count + 1);
   list->keys[list->count++] = key;
   list->texts_bytes += strlen(key) + 1;
   return LADE_OK;

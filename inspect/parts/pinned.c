@@ -2,6 +2,7 @@
 /* Pinned pools as parts. */
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/error.h"
 #include "host/api/history_api.h"
 #include "host/api/snapshot.h"
@@ -48,13 +49,8 @@ static void runs_free(segment_runs *list) {
 }
 
 static lade_status segment_run_add(segment_runs *list, const ladei_pinned_block_view *view, int numa_node) {
-  if (list->count == list->room) {
-    size_t room = list->room * 2 + 16;
-    segment_run *grown = realloc(list->runs, room * sizeof *grown);
-    if (grown == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "snapshot: no memory for %zu segments", room);
-    list->runs = grown;
-    list->room = room;
-  }
+  if (!LADEI_ARRAY_ROOM(list->runs, list->room, list->count + 1))
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "snapshot: no memory for %zu segments", list->count + 1);
   list->runs[list->count++] = (segment_run){view->segment_address, view->segment_bytes, view, 0, numa_node};
   return LADE_OK;
 }

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+
 enum { FIRST_ROOM = 64 * 1024 };
 
 void line_source_destroy(line_source *source) { free(source->buffer); }
@@ -71,13 +73,7 @@ line_result line_source_next(line_source *source, char **out_line, size_t *out_l
 void line_fields_destroy(line_fields *fields) { free(fields->list); }
 
 static bool field_add(line_fields *fields, char *field) {
-  if (fields->count == fields->room) {
-    size_t room = fields->room == 0 ? 8 : 2 * fields->room;
-    char **larger = realloc(fields->list, room * sizeof *larger);
-    if (larger == NULL) return false;
-    fields->list = larger;
-    fields->room = room;
-  }
+  if (!LADEI_ARRAY_ROOM(fields->list, fields->room, fields->count + 1)) return false;
   fields->list[fields->count++] = field;
   return true;
 }

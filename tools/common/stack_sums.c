@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/error.h"
 #include "inspect/frames.h"
 #include "inspect/snapshot.h"
@@ -51,13 +52,7 @@ static void blocks_sum(const lade_snapshot *snapshot, int64_t (*values)[2]) {
 }
 
 static lade_status row_add(stack_sums *sums, char *text, const int64_t value[2], bool is_before) {
-  if (sums->count == sums->room) {
-    size_t room = sums->room * 2 + 64;
-    stack_sum *grown = realloc(sums->rows, room * sizeof *grown);
-    if (grown == NULL) return no_memory();
-    sums->rows = grown;
-    sums->room = room;
-  }
+  if (!LADEI_ARRAY_ROOM(sums->rows, sums->room, sums->count + 1)) return no_memory();
   stack_sum *row = &sums->rows[sums->count++];
   *row = (stack_sum){.text = text};
   *(is_before ? &row->before_bytes : &row->after_bytes) = value[0];

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "inspect/live/published.h"
@@ -143,26 +144,14 @@ static void row_read(const lade_snapshot *snapshot, uint32_t part, top_row *row)
 }
 
 static bool row_add(top_rows *rows, const top_row *row) {
-  if (rows->count == rows->room) {
-    size_t room = rows->room * 2 + 16;
-    top_row *grown = realloc(rows->rows, room * sizeof *grown);
-    if (grown == NULL) return false;
-    rows->rows = grown;
-    rows->room = room;
-  }
+  if (!LADEI_ARRAY_ROOM(rows->rows, rows->room, rows->count + 1)) return false;
   rows->rows[rows->count++] = *row;
   return true;
 }
 
 /* With the last error as the reason. */
 static bool unread_add(top_rows *rows, uint64_t process_id, uint32_t publisher) {
-  if (rows->unread_count == rows->unread_room) {
-    size_t room = rows->unread_room * 2 + 16;
-    top_unread *grown = realloc(rows->unread, room * sizeof *grown);
-    if (grown == NULL) return false;
-    rows->unread = grown;
-    rows->unread_room = room;
-  }
+  if (!LADEI_ARRAY_ROOM(rows->unread, rows->unread_room, rows->unread_count + 1)) return false;
   top_unread *unread = &rows->unread[rows->unread_count++];
   *unread = (top_unread){.process_id = process_id, .publisher = publisher};
   name_copy(unread->why, sizeof unread->why, lade_last_error()->text);

@@ -14,6 +14,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "runtime/soft/run/queue.h"
 #include "runtime/soft/run/work.h"
 #include "runtime/soft/state/lock.h"
@@ -58,13 +59,7 @@ void ladei_soft_objects_release(soft_runtime *rt, soft_object_list *list) {
 }
 
 bool ladei_soft_objects_add(soft_object_list *list, soft_user_object *object) {
-  if (list->count == list->capacity) {
-    uint32_t capacity = list->capacity == 0 ? 4 : list->capacity * 2;
-    soft_user_object **objects = realloc(list->objects, capacity * sizeof(soft_user_object *));
-    if (objects == NULL) return false;
-    list->objects = objects;
-    list->capacity = capacity;
-  }
+  if (!LADEI_ARRAY_ROOM(list->objects, list->capacity, (size_t)list->count + 1)) return false;
   list->objects[list->count++] = object;
   return true;
 }

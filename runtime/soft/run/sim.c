@@ -17,6 +17,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "runtime/soft/run/queue.h"
 #include "runtime/soft/run/run.h"
 #include "runtime/soft/run/work.h"
@@ -56,13 +57,7 @@ static soft_moment heap_pop(soft_runtime *rt) {
 /* Keeps room for one moment per engine beyond the requested ones, so that starting work needs no memory. */
 static bool heap_reserve(soft_runtime *rt) {
   size_t engines = (size_t)rt->device_count * SOFT_ENGINE_COUNT;
-  if (rt->moment_count + engines + 1 <= rt->moment_capacity) return true;
-  size_t capacity = (rt->moment_count + engines + 1) * 2;
-  soft_moment *moments = realloc(rt->moments, capacity * sizeof *moments);
-  if (moments == NULL) return false;
-  rt->moments = moments;
-  rt->moment_capacity = capacity;
-  return true;
+  return LADEI_ARRAY_ROOM(rt->moments, rt->moment_capacity, rt->moment_count + engines + 1);
 }
 
 bool ladei_soft_sim_open(soft_runtime *rt) { return heap_reserve(rt); }

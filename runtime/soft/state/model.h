@@ -144,7 +144,8 @@ typedef struct soft_point {
 /* The work before a point, apart from its own stream: at most one point per stream. */
 typedef struct soft_order {
   soft_point *points;
-  uint32_t count, capacity;
+  uint32_t count;
+  size_t capacity;
 } soft_order;
 
 /* ---- work -------------------------------------------------------------------------------------------------------- */
@@ -283,7 +284,8 @@ struct soft_stream {
   soft_host_waiter *host_waiters;
   soft_capture *capture;
   uint32_t *frontier; /* capturing: graph nodes that its next node depends on */
-  uint32_t frontier_count, frontier_capacity;
+  uint32_t frontier_count;
+  size_t frontier_capacity;
 };
 
 typedef struct soft_stream_slot {
@@ -308,7 +310,8 @@ struct soft_event {
   uint64_t time_word;
   uint64_t capture_id; /* captured: the capture */
   uint32_t *frontier;
-  uint32_t frontier_count, frontier_capacity;
+  uint32_t frontier_count;
+  size_t frontier_capacity;
 };
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
@@ -324,7 +327,8 @@ typedef struct soft_user_object {
 
 typedef struct soft_object_list {
   soft_user_object **objects;
-  uint32_t count, capacity;
+  uint32_t count;
+  size_t capacity;
 } soft_object_list;
 
 /* Reserved for a launched exec, to drop its references. */
@@ -344,7 +348,8 @@ typedef struct soft_graph_node {
 typedef struct soft_graph {
   soft_slot slot;
   soft_graph_node *nodes; /* a node depends on earlier ones only */
-  uint32_t count, capacity;
+  uint32_t count;
+  size_t capacity;
   soft_object_list objects;
   soft_capture *capture; /* under construction; then the program does not own it */
 } soft_graph;

@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+
 static void observed_raise(soft_stream *stream, uint64_t number) {
   uint64_t seen = atomic_load_explicit(&stream->observed, memory_order_relaxed);
   while (seen < number && !atomic_compare_exchange_weak_explicit(&stream->observed, &seen, number, memory_order_relaxed,
@@ -33,15 +35,6 @@ static void order_prune(soft_order *order) {
   for (uint32_t i = 0; i < order->count; i++)
     if (!point_is_observed(&order->points[i])) order->points[kept++] = order->points[i];
   order->count = kept;
-}
-
-static bool order_reserve(soft_order *order, uint32_t count) {
-  if (count <= order->capacity) return true;
-  soft_point *points = realloc(order->points, (size_t)count * 2 * sizeof *points);
-  if (points == NULL) return false;
-  order->points = points;
-  order->capacity = count * 2;
-  return true;
 }
 
 #ifndef NDEBUG
@@ -69,7 +62,7 @@ bool ladei_soft_order_add(soft_order *order, soft_stream *stream, uint64_t numbe
   soft_point point = {stream, number};
   if (point_is_observed(&point)) return true;
   if (order->count == order->capacity) order_prune(order);
-  if (!order_reserve(order, order->count + 1)) return false;
+  if (!LADEI_ARRAY_ROOM(order->points, order->capacity, (size_t)order->count + 1)) return false;
   uint32_t place = order_place(order, stream);
   soft_point *at = &order->points[place];
   if (place < order->count && at->stream == stream) {
@@ -86,7 +79,7 @@ bool ladei_soft_order_add(soft_order *order, soft_stream *stream, uint64_t numbe
 /* Merges from the back, so that each point moves once, then closes the gap that streams in both left in front. */
 bool ladei_soft_order_merge(soft_order *into, const soft_order *from) {
   if (from->count == 0) return true;
-  if (!order_reserve(into, into->count + from->count)) return false;
+  if (!LADEI_ARRAY_ROOM(into->points, into->capacity, (size_t)into->count + from->count)) return false;
   uint32_t mine = into->count, theirs = from->count, total = mine + theirs, place = total;
   soft_point *points = into->points;
   while (theirs != 0) {

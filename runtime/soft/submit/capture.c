@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/thread.h"
 #include "runtime/soft/run/objects.h"
 #include "runtime/soft/run/work.h"
@@ -28,21 +29,10 @@
 #include "runtime/soft/state/streams.h"
 #include "runtime/soft/submit/races.h"
 
-/* ---- small lists ------------------------------------------------------------------------------------------------- */
-
-static bool numbers_reserve(uint32_t **numbers, uint32_t *capacity, uint32_t count) {
-  if (count <= *capacity) return true;
-  uint32_t *grown = realloc(*numbers, (size_t)count * 2 * sizeof *grown);
-  if (grown == NULL) return false;
-  *numbers = grown;
-  *capacity = count * 2;
-  return true;
-}
-
 static bool frontier_add(soft_stream *stream, uint32_t node) {
   for (uint32_t i = 0; i < stream->frontier_count; i++)
     if (stream->frontier[i] == node) return true;
-  if (!numbers_reserve(&stream->frontier, &stream->frontier_capacity, stream->frontier_count + 1)) return false;
+  if (!LADEI_ARRAY_ROOM(stream->frontier, stream->frontier_capacity, (size_t)stream->frontier_count + 1)) return false;
   stream->frontier[stream->frontier_count++] = node;
   return true;
 }
@@ -257,14 +247,8 @@ static lade_status invalid_capture(soft_op op) {
 }
 
 static soft_graph_node *graph_node_new(soft_graph *graph) {
-  if (graph->count == graph->capacity) {
-    uint32_t capacity = graph->capacity == 0 ? 16 : graph->capacity * 2;
-    soft_graph_node *nodes = realloc(graph->nodes, capacity * sizeof *nodes);
-    if (nodes == NULL) return NULL;
-    graph->nodes = nodes;
-    graph->capacity = capacity;
-  }
-  return &graph->nodes[graph->count];
+  bool room = LADEI_ARRAY_ROOM(graph->nodes, graph->capacity, (size_t)graph->count + 1);
+  return room ? &graph->nodes[graph->count] : NULL;
 }
 
 static bool range_is_mapped(const soft_range *range) {
@@ -276,7 +260,8 @@ lade_status ladei_soft_capture_append(soft_runtime *rt, soft_op op, soft_stream 
   soft_graph *graph = stream->capture->graph;
   soft_graph_node *node = graph_node_new(graph);
   uint32_t *dependencies = calloc((size_t)stream->frontier_count + 1, sizeof *dependencies);
-  if (node == NULL || dependencies == NULL || !numbers_reserve(&stream->frontier, &stream->frontier_capacity, 1)) {
+  if (node == NULL || dependencies == NULL ||
+      !LADEI_ARRAY_ROOM(stream->frontier, stream->frontier_capacity, (size_t)1)) {
     free(dependencies);
     return no_memory(op);
   }
@@ -302,7 +287,8 @@ lade_status ladei_soft_capture_append(soft_runtime *rt, soft_op op, soft_stream 
 lade_status ladei_soft_capture_record(soft_runtime *rt, soft_op op, soft_stream *stream, soft_event *event) {
   (void)rt;
   if (!stream->capture->valid) return invalid_capture(op);
-  if (!numbers_reserve(&event->frontier, &event->frontier_capacity, stream->frontier_count)) return no_memory(op);
+  if (!LADEI_ARRAY_ROOM(event->frontier, event->frontier_capacity, (size_t)stream->frontier_count))
+    return no_memory(op);
   if (stream->frontier_count != 0)
     memcpy(event->frontier, stream->frontier, stream->frontier_count * sizeof *event->frontier);
   event->frontier_count = stream->frontier_count;
