@@ -64,7 +64,8 @@ static soft_graph *graph_new(soft_runtime *rt) {
   soft_graph *graph = ladei_soft_table_take(&rt->graph_table);
   if (graph == NULL) return NULL;
   graph->nodes = NULL;
-  graph->count = graph->capacity = 0;
+  graph->count = 0;
+  graph->capacity = 0;
   graph->objects = (soft_object_list){NULL, 0, 0};
   graph->capture = NULL;
   ladei_soft_table_publish(&rt->graph_table, graph);
