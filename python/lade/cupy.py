@@ -92,6 +92,11 @@ def _out_of_memory(nbytes: int, text: str) -> MemoryError:
     return error  # type: ignore[no-any-return]
 
 
+def _offered(module: Any, name: str) -> Any:
+    """A function that a compiled module of CuPy's offers to others, in a capsule; None: it does not."""
+    return getattr(module, "__pyx_capi__", {}).get(name)
+
+
 def _device_function(cupy: types.ModuleType, allocators: PerDevice[lade.DeviceAllocator]) -> Callable[[int], Any]:
     """What cupy.cuda.set_allocator() takes: bytes to MemoryPointer. Its memory's owner is a _CupyBlock."""
 
@@ -100,13 +105,16 @@ def _device_function(cupy: types.ModuleType, allocators: PerDevice[lade.DeviceAl
             raise _out_of_memory(nbytes, str(error)) from error
 
     cuda = cupy.cuda
-    return _lade._cupy_device_function(allocators.get, cuda.runtime.getDevice, cuda.MemoryPointer, cuda.UnownedMemory,
-                                       cuda.get_current_stream, _streams.held, _streams.hold, failed)
+    return _lade._cupy_device_function(allocators.get, cuda.runtime.getDevice, _offered(cuda.runtime, "getDevice"), cuda.MemoryPointer,
+                                       cuda.UnownedMemory, cuda.get_current_stream,
+                                       _offered(getattr(cuda, "stream", None), "get_current_stream_ptr"), _streams.held, _streams.hold,
+                                       failed)
 
 
 def _pinned_function(cupy: types.ModuleType, pools: PerDevice[lade.PinnedPool]) -> Callable[[int], Any]:
     """What cupy.cuda.set_pinned_memory_allocator() takes: bytes to PinnedMemoryPointer. Its memory is a _CupyBlock."""
-    return _lade._cupy_pinned_function(pools.get, cupy.cuda.runtime.getDevice, cupy.cuda.PinnedMemoryPointer)
+    cuda = cupy.cuda
+    return _lade._cupy_pinned_function(pools.get, cuda.runtime.getDevice, _offered(cuda.runtime, "getDevice"), cuda.PinnedMemoryPointer)
 
 
 def _served(field: str, arenas: PerDevice[Arena] | None) -> PerDevice[Arena]:

@@ -76,14 +76,15 @@ template <typename Object> struct Slot {
 template <typename Object> struct Function {
   nb::object arena_of; // from a device's number to its allocator or pool, the same one each time
   nb::object current_device, current_stream, held, hold, memory, pointer, failed;
-  std::vector<Slot<Object>> slots; // by the device's number, as far as they were asked for
+  int (*device_number)(int) = nullptr;   // P4: in place of current_device, ...
+  intptr_t (*stream_handle)() = nullptr; // ... and of current_stream
+  std::vector<Slot<Object>> slots;       // by the device's number, as far as they were asked for
   PyObject *ptr_name = PyUnicode_InternFromString("ptr");
 
-  Slot<Object> slot(PyObject *ordinal, size_t number) {
+  Slot<Object> slot(size_t number) {
     if (__builtin_expect(number < slots.size() && slots[number].native != nullptr, 1)) return slots[number];
     Slot<Object> found;
-    found.object = nb::steal(PyObject_CallFunctionObjArgs(arena_of.ptr(), ordinal, nullptr));
-    if (!found.object) throw nb::python_error();
+    found.object = arena_of(number);
     found.native = nb::cast<Object *>(found.object);
     if (slots.size() <= number) slots.resize(number + 1);
     return slots[number] = found;
@@ -94,6 +95,25 @@ nb::object called(const nb::object &function) {
   nb::object result = nb::steal(PyObject_CallNoArgs(function.ptr()));
   if (!result) throw nb::python_error();
   return result;
+}
+
+// P4. NULL where it is not offered, or is another one than the name says.
+template <typename Pointer> void offered_set(Pointer &function, nb::handle capsule, const char *signature) {
+  if (!capsule.is_none() && PyCapsule_IsValid(capsule.ptr(), signature))
+    function = reinterpret_cast<Pointer>(PyCapsule_GetPointer(capsule.ptr(), signature));
+}
+
+// A number that an offered function gives: -1 may be an exception.
+template <typename Number> Number raised_check(Number number) {
+  if (number == -1 && PyErr_Occurred()) throw nb::python_error();
+  return number;
+}
+
+template <typename Object> size_t device_now(const Function<Object> &function) {
+  if (function.device_number) return static_cast<size_t>(raised_check(function.device_number(0)));
+  const size_t number = PyLong_AsSize_t(called(function.current_device).ptr());
+  if (number == static_cast<size_t>(-1)) throw nb::python_error();
+  return number;
 }
 
 // A class of CuPy, made of arguments of which each is stolen.
@@ -115,8 +135,25 @@ template <typename... Arguments> nb::object made(const nb::object &type, Argumen
   return result;
 }
 
-// P2. The stream's object is kept by the caller.
-lade_stream stream_now(Function<AllocatorObject> &function, const Allocator &allocator, const nb::object &stream) {
+// The object of a stream that is held already; none: it is not.
+nb::object stream_held(const Function<AllocatorObject> &function, intptr_t number) {
+  const nb::object handle = nb::steal(PyLong_FromSsize_t(number));
+  if (!handle) throw nb::python_error();
+  nb::object stream = nb::borrow(PyDict_GetItemWithError(function.held.ptr(), handle.ptr()));
+  if (!stream && PyErr_Occurred()) throw nb::python_error();
+  return stream;
+}
+
+// P2. The stream, whose object is kept in `stream`, unless it is a default one.
+lade_stream stream_now(Function<AllocatorObject> &function, const Allocator &allocator, nb::object &stream) {
+  if (function.stream_handle) {
+    const intptr_t number = raised_check(function.stream_handle());
+    const bool is_default = number >= 0 && number <= 2;
+    if (!is_default) stream = stream_held(function, number);
+    if (is_default || stream)
+      return stream_current(allocator.runtime(), reinterpret_cast<lade_stream>(number), allocator.device().ordinal);
+  }
+  stream = called(function.current_stream);
   const nb::object handle = nb::steal(PyObject_GetAttr(stream.ptr(), function.ptr_name));
   if (!handle) throw nb::python_error();
   const int is_held = PyDict_Contains(function.held.ptr(), handle.ptr());
@@ -128,7 +165,7 @@ lade_stream stream_now(Function<AllocatorObject> &function, const Allocator &all
 
 // Device memory. What lade refuses goes through `failed`, which raises CuPy's error.
 Block *block_now(Function<AllocatorObject> &function, AllocatorObject &arena, size_t bytes, PyObject *nbytes) {
-  const nb::object stream = called(function.current_stream);
+  nb::object stream;
   const lade_stream on = stream_now(function, *arena.allocator.get(), stream);
   try {
     return device_block(*arena.allocator.get(), bytes, on);
@@ -148,10 +185,8 @@ template <typename Object> PyObject *allocate(Function<Object> &function, PyObje
   const std::optional<uint64_t> bytes = NaturalArgument{nbytes}.read("nbytes");
   if (!bytes || *bytes > static_cast<uint64_t>(PY_SSIZE_T_MAX))
     refuse("nbytes is " + repr_text(nbytes) + "; expected an int of 0 or more, below 2^63");
-  const nb::object ordinal = called(function.current_device);
-  const size_t number = PyLong_AsSize_t(ordinal.ptr());
-  if (number == static_cast<size_t>(-1)) throw nb::python_error();
-  const Slot<Object> slot = function.slot(ordinal.ptr(), number);
+  const size_t number = device_now(function);
+  const Slot<Object> slot = function.slot(number);
   Block *block = block_now(function, *slot.native, *bytes, nbytes);
   nb::object memory = block_object(block, *bytes, slot.object.ptr());
   if (function.memory) {
@@ -162,7 +197,7 @@ template <typename Object> PyObject *allocate(Function<Object> &function, PyObje
   return made(function.pointer, memory.release().ptr(), PyLong_FromLong(0)).release().ptr();
 }
 
-const char capsule_name[] = "lade.cupy";
+const char capsule_name[] = "lade.cupy", device_signature[] = "int (int __pyx_skip_dispatch)";
 
 // What CuPy calls. C++'s exceptions end here.
 template <typename Object> PyObject *entry(PyObject *capsule, PyObject *nbytes) {
@@ -198,8 +233,9 @@ PyMethodDef device_method = {"lade_device_memory", &entry<AllocatorObject>, METH
 PyMethodDef pinned_method = {"lade_pinned_memory", &entry<PoolObject>, METH_O,
                              "Pinned memory of lade as a cupy.cuda.PinnedMemoryPointer."};
 
-nb::object device_function(nb::object arena_of, nb::object current_device, nb::object pointer, nb::object memory,
-                           nb::object current_stream, nb::object held, nb::object hold, nb::object failed) {
+nb::object device_function(nb::object arena_of, nb::object current_device, nb::handle device_number, nb::object pointer,
+                           nb::object memory, nb::object current_stream, nb::handle stream_handle, nb::object held,
+                           nb::object hold, nb::object failed) {
   auto function = std::make_unique<Function<AllocatorObject>>();
   function->arena_of = std::move(arena_of);
   function->current_device = std::move(current_device);
@@ -209,14 +245,18 @@ nb::object device_function(nb::object arena_of, nb::object current_device, nb::o
   function->held = std::move(held);
   function->hold = std::move(hold);
   function->failed = std::move(failed);
+  offered_set(function->device_number, device_number, device_signature);
+  offered_set(function->stream_handle, stream_handle, "intptr_t (void)");
   return function_object(device_method, std::move(function));
 }
 
-nb::object pinned_function(nb::object arena_of, nb::object current_device, nb::object pointer) {
+nb::object pinned_function(nb::object arena_of, nb::object current_device, nb::handle device_number,
+                           nb::object pointer) {
   auto function = std::make_unique<Function<PoolObject>>();
   function->arena_of = std::move(arena_of);
   function->current_device = std::move(current_device);
   function->pointer = std::move(pointer);
+  offered_set(function->device_number, device_number, device_signature);
   return function_object(pinned_method, std::move(function));
 }
 
@@ -235,8 +275,13 @@ void bind_cupy(nb::module_ &module) {
   block_type = reinterpret_cast<PyTypeObject *>(PyType_FromSpec(&block_spec));
   if (!block_type) throw nb::python_error();
   module.attr("_CupyBlock") = nb::borrow(reinterpret_cast<PyObject *>(block_type));
-  module.def("_cupy_device_function", &device_function, "What cupy.cuda.set_allocator() takes.");
-  module.def("_cupy_pinned_function", &pinned_function, "What cupy.cuda.set_pinned_memory_allocator() takes.");
+  module.def("_cupy_device_function", &device_function, nb::arg("arena_of"), nb::arg("current_device"),
+             nb::arg("device_number").none(), nb::arg("pointer"), nb::arg("memory"), nb::arg("current_stream"),
+             nb::arg("stream_handle").none(), nb::arg("held"), nb::arg("hold"), nb::arg("failed"),
+             "What cupy.cuda.set_allocator() takes.");
+  module.def("_cupy_pinned_function", &pinned_function, nb::arg("arena_of"), nb::arg("current_device"),
+             nb::arg("device_number").none(), nb::arg("pointer"),
+             "What cupy.cuda.set_pinned_memory_allocator() takes.");
   module.def("_cupy_record_stream", &record_stream, nb::arg("block").none(), nb::arg("stream").none(),
              "Notes a stream on a block of device memory that CuPy has; False: it is none.");
 }

@@ -13,6 +13,8 @@
 //     as long as that object lives. Its dealloc gives the block back, in any thread.
 // P2  The stream's object is referred to from before its first use until lade has the block (lade._cupy_streams, K1).
 // P3  A failed call has given its block back.
+// P4  CuPy's compiled modules offer each other functions of C, in capsules that are named by their signature (`__pyx_capi__`). Where
+//     those for the current device and stream are offered, they are called in place of Python's, as CuPy's own pool does.
 #ifndef LADE_PYTHON_CUPY_CALLS_H
 #define LADE_PYTHON_CUPY_CALLS_H
 

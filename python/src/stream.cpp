@@ -139,7 +139,10 @@ bool has_context() {
 } // namespace
 
 lade_stream stream_from(const Runtime &runtime, nb::handle object, int ordinal) {
-  const lade_stream stream = any_stream_from(runtime, object);
+  return stream_current(runtime, any_stream_from(runtime, object), ordinal);
+}
+
+lade_stream stream_current(const Runtime &runtime, lade_stream stream, int ordinal) {
   if (reinterpret_cast<uintptr_t>(stream) <= 2 && (runtime.is_software() || !has_context()))
     check(lade_runtime_set_device(runtime.get(), ordinal));
   return stream;

@@ -51,6 +51,8 @@ std::shared_ptr<Stream> stream_owner(nb::handle object);
 // Anything else is refused by name. None, 1 and 2 mean the calling thread's current device; where it has none, device `ordinal` is
 // made it. On a software runtime `ordinal` becomes the current device.
 lade_stream stream_from(const Runtime &runtime, nb::handle object, int ordinal = 0);
+// The same of a handle.
+lade_stream stream_current(const Runtime &runtime, lade_stream stream, int ordinal);
 
 // The device that a stream's object names (torch: device_index, CuPy: device_id, lade.Stream); -1: not told.
 int stream_device(nb::handle object);

@@ -126,6 +126,26 @@ def cupy():
     return {module.__name__: module for module in (package, cuda, memory, runtime)}
 
 
+def _capsule(function, signature, *types_of):
+    """A function of C as Cython's modules offer it to each other. Function and name live as long as the program."""
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    _capsule.kept += [ctypes.PYFUNCTYPE(*types_of)(function), ctypes.create_string_buffer(signature.encode())]
+    return new(ctypes.cast(_capsule.kept[-2], ctypes.c_void_p), ctypes.cast(_capsule.kept[-1], ctypes.c_char_p), None)
+
+
+_capsule.kept = []
+
+
+def cupy_offers(package):
+    """Lets a double of CuPy offer its current device and stream to compiled modules, too."""
+    cuda = package.cuda
+    device = _capsule(lambda _: cuda.runtime.getDevice(), "int (int __pyx_skip_dispatch)", ctypes.c_int, ctypes.c_int)
+    stream = _capsule(lambda: cuda.get_current_stream().ptr, "intptr_t (void)", ctypes.c_ssize_t)
+    cuda.runtime.__pyx_capi__ = {"getDevice": device}
+    cuda.stream = _module("cupy.cuda.stream", __pyx_capi__={"get_current_stream_ptr": stream})
+
+
 # --- RMM --------------------------------------------------------------------------------------------------------------------
 
 
