@@ -25,6 +25,10 @@ static const char *const words[] = {
     "pool_release",
     "checkpoint",
     "restore",
+    "pool_create",
+    "pool_trim",
+    "no_split",
+    "use_on_oom",
     "reset_peak",
     "reset_accumulated",
     "halloc",
@@ -61,7 +65,7 @@ static const char *const words[] = {
 static size_t text_make(const uint8_t *data, size_t size, char text[TEXT_MAX]) {
   size_t length = 0;
   bool of_words = size > 0 && data[0] % 2 == 1;
-  if (of_words) length = (size_t)sprintf(text, "lade-trace 1\n");
+  if (of_words) length = (size_t)sprintf(text, "lade-trace %d\n", 1 + (data[0] >> 1) % 2);
   for (size_t i = 1; i < size && length + 40 < TEXT_MAX; i++)
     if (of_words)
       length += (size_t)sprintf(text + length, "%s ", words[data[i] % (sizeof words / sizeof words[0])]);

@@ -47,13 +47,19 @@ read_result reader_frame_cut(reader_frame *frame, char *line, size_t length) {
   return line_fields_cut(&frame->fields, line) ? READ_ITEM : READER_FAIL(frame, "no memory for the fields of the line");
 }
 
-read_result reader_frame_header(reader_frame *frame, const char *word) {
+read_result reader_frame_header(reader_frame *frame, const char *word, unsigned newest, unsigned *out_version) {
   char *line;
   size_t length;
   read_result result = reader_frame_line(frame, &line, &length);
   if (result == READ_ITEM) result = reader_frame_cut(frame, line, length);
   if (result == READ_BAD || result == READ_FAILED) return result;
-  bool right = result == READ_ITEM && frame->fields.count == 2 && strcmp(frame->fields.list[0], word) == 0 &&
-               strcmp(frame->fields.list[1], "1") == 0;
-  return right ? READ_ITEM : READER_REFUSE_AT(frame, 1, "the first line is not \"%s 1\"", word);
+  bool right = result == READ_ITEM && frame->fields.count == 2 && strcmp(frame->fields.list[0], word) == 0;
+  for (unsigned version = 1; right && version <= newest; version++) {
+    char digit[] = {(char)('0' + version), '\0'};
+    if (strcmp(frame->fields.list[1], digit) != 0) continue;
+    *out_version = version;
+    return READ_ITEM;
+  }
+  if (newest == 1) return READER_REFUSE_AT(frame, 1, "the first line is not \"%s 1\"", word);
+  return READER_REFUSE_AT(frame, 1, "the first line is not \"%s 1\" to \"%s %u\"", word, word, newest);
 }

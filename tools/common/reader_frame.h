@@ -3,8 +3,9 @@
  * Shared by the readers of text formats: their place in a file, the fields of the line, and the error that ends them.
  *
  *   reader_frame frame;
+ *   unsigned version;
  *   if (!reader_frame_open(&frame, file, "run.trace")) ...
- *   if (reader_frame_header(&frame, "lade-trace") == READ_ITEM &&
+ *   if (reader_frame_header(&frame, "lade-trace", 2, &version) == READ_ITEM &&
  *       reader_frame_line(&frame, &line, &length) == READ_ITEM && reader_frame_cut(&frame, line, length) == READ_ITEM)
  *     if (frame.fields.count != 2) return READER_REFUSE(&frame, "wrong fields");   // "run.trace:2: wrong fields"
  *
@@ -52,7 +53,7 @@ read_result reader_frame_end(reader_frame *frame, read_result outcome, uint64_t 
 read_result reader_frame_line(reader_frame *frame, char **out, size_t *out_length);
 /* Cuts a line into the fields. */
 read_result reader_frame_cut(reader_frame *frame, char *line, size_t length);
-/* The first line: the word of the format and its version, 1. */
-read_result reader_frame_header(reader_frame *frame, const char *word);
+/* The first line: the word of the format and its version, from 1 to `newest`, one digit. */
+read_result reader_frame_header(reader_frame *frame, const char *word, unsigned newest, unsigned *out_version);
 
 #endif /* LADE_TOOLS_COMMON_READER_FRAME_H */

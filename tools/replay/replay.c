@@ -63,7 +63,7 @@ replay *replay_create(const replay_settings *settings) {
   lade_config_init(&r->config);
   r->config.device = &r->device_options;
   r->config.pinned = &r->pinned_options;
-  r->device_options.flags = LADE_DEVICE_REFERENCE | LADE_DEVICE_OLDER_REFERENCE; /* settings.conf may say otherwise */
+  r->device_options.flags = LADE_DEVICE_REFERENCE; /* settings.conf may say otherwise */
   return r;
 }
 
@@ -114,6 +114,7 @@ static lade_status allocator_create(replay *r) {
 
 static read_result start(replay *r, trace_reader *reader, const trace_op *op) {
   lade_status status = LADE_OK;
+  if (trace_version(reader) < 2) r->device_options.flags |= LADE_DEVICE_OLDER_REFERENCE;
   if (r->settings.conf != NULL) status = conf_merge(r->settings.conf, &r->config);
   if (status == LADE_OK) status = replay_device_open(r->capacity, &r->device);
   if (status == LADE_OK) status = allocator_create(r);
@@ -267,6 +268,15 @@ static read_result do_reset(replay *r, trace_reader *reader, const trace_op *op)
 
 static lade_device_pool_id pool_id(uint64_t pool) { return (lade_device_pool_id){pool, 0}; }
 
+static read_result do_pool_create(replay *r, trace_reader *reader, const trace_op *op) {
+  lade_device_pool_options options;
+  lade_device_pool_options_init(&options);
+  options.id = pool_id(op->number[0]);
+  if ((op->number[1] & TRACE_POOL_NO_SPLIT) != 0) options.flags |= LADE_DEVICE_POOL_NO_SPLIT;
+  if ((op->number[1] & TRACE_POOL_USE_ON_OOM) != 0) options.flags |= LADE_DEVICE_POOL_USE_ON_OOM;
+  return lade_device_pool_create(r->allocator, &options, &options.id) == LADE_OK ? READ_ITEM : refused(reader, op);
+}
+
 static read_result do_pool_begin(replay *r, trace_reader *reader, const trace_op *op) {
   lade_stream *streams = calloc(op->stream_count, sizeof *streams);
   if (streams == NULL) return no_memory(reader, op);
@@ -288,6 +298,11 @@ static read_result do_pool_end(replay *r, trace_reader *reader, const trace_op *
 
 static read_result do_pool_release(replay *r, trace_reader *reader, const trace_op *op) {
   return lade_device_pool_release(r->allocator, pool_id(op->number[0])) == LADE_OK ? READ_ITEM : refused(reader, op);
+}
+
+static read_result do_pool_trim(replay *r, trace_reader *reader, const trace_op *op) {
+  lade_status status = lade_device_pool_trim(r->allocator, pool_id(op->number[0]), NULL, 0, NULL);
+  return status == LADE_OK ? READ_ITEM : refused(reader, op);
 }
 
 /* Address -> ID of everything handed out. */
@@ -572,9 +587,11 @@ static read_result operation_run(replay *r, trace_reader *reader, const trace_op
   case TRACE_COMPLETE: return do_complete(r, reader, op);
   case TRACE_EMPTY_CACHE: return do_empty_cache(r, reader, op);
   case TRACE_FRACTION: return do_fraction(r, reader, op);
+  case TRACE_POOL_CREATE: return do_pool_create(r, reader, op);
   case TRACE_POOL_BEGIN: return do_pool_begin(r, reader, op);
   case TRACE_POOL_END: return do_pool_end(r, reader, op);
   case TRACE_POOL_RELEASE: return do_pool_release(r, reader, op);
+  case TRACE_POOL_TRIM: return do_pool_trim(r, reader, op);
   case TRACE_CHECKPOINT: return do_checkpoint(r, reader, op);
   case TRACE_RESTORE: return do_restore(r, reader, op);
   case TRACE_RESET_PEAK:

@@ -28,6 +28,7 @@ typedef enum field_kind {
   FIELD_NEW_STREAM, /* any number but 0 */
   FIELD_STREAM,     /* declared */
   FIELD_STREAMS,    /* one or more of them */
+  FIELD_POOL_FLAGS, /* words, or none */
   FIELD_POOL,       /* from 1 */
   FIELD_ADDRESS,    /* a multiple of 2 MiB, not 0 */
   FIELD_FRACTION,   /* 0 to 1 */
@@ -52,9 +53,11 @@ static const operation operations[TRACE_KIND_COUNT] = {
     [TRACE_COMPLETE] = {"complete", {FIELD_STREAM}},
     [TRACE_EMPTY_CACHE] = {"empty_cache", {FIELD_NONE}},
     [TRACE_FRACTION] = {"fraction", {FIELD_FRACTION}},
+    [TRACE_POOL_CREATE] = {"pool_create", {FIELD_POOL, FIELD_POOL_FLAGS}},
     [TRACE_POOL_BEGIN] = {"pool_begin", {FIELD_POOL, FIELD_STREAMS}},
     [TRACE_POOL_END] = {"pool_end", {FIELD_POOL}},
     [TRACE_POOL_RELEASE] = {"pool_release", {FIELD_POOL}},
+    [TRACE_POOL_TRIM] = {"pool_trim", {FIELD_POOL}},
     [TRACE_CHECKPOINT] = {"checkpoint", {FIELD_POOL, FIELD_NUMBER}},
     [TRACE_RESTORE] = {"restore", {FIELD_POOL, FIELD_NUMBER}},
     [TRACE_RESET_PEAK] = {"reset_peak", {FIELD_NONE}},
@@ -72,6 +75,7 @@ struct trace_reader {
   uint64_t *stream_list; /* of a pool_begin */
   size_t stream_room;
   number_map streams; /* declared */
+  unsigned version;   /* 0: the first line was not read yet */
   bool device_seen;
   bool conf_seen;
   bool operation_seen;
@@ -81,6 +85,8 @@ struct trace_reader {
 };
 
 const char *trace_kind_name(trace_kind kind) { return operations[kind].name; }
+
+unsigned trace_version(const trace_reader *reader) { return reader->version; }
 
 const char *trace_error(const trace_reader *reader) { return reader_frame_error(&reader->frame); }
 reader_frame *trace_frame(trace_reader *reader) { return &reader->frame; }
@@ -174,10 +180,26 @@ static read_result streams_read(trace_reader *reader, size_t first, trace_op *op
   return READ_ITEM;
 }
 
+static read_result pool_flags_read(trace_reader *reader, size_t first, uint64_t *out) {
+  static const struct {
+    const char *word;
+    trace_pool_flag flag;
+  } words[] = {{"no_split", TRACE_POOL_NO_SPLIT}, {"use_on_oom", TRACE_POOL_USE_ON_OOM}};
+  for (size_t i = first; i < reader->frame.fields.count; i++) {
+    const char *text = reader->frame.fields.list[i];
+    size_t word = 0;
+    while (word < 2 && strcmp(text, words[word].word) != 0) word++;
+    if (word == 2) return REFUSE(reader, "unknown flag \"%s\"; expected no_split, use_on_oom", text);
+    *out |= words[word].flag;
+  }
+  return READ_ITEM;
+}
+
 static read_result field_read(trace_reader *reader, field_kind kind, size_t index, trace_op *op) {
   const char *text = reader->frame.fields.list[index + 1];
   switch (kind) {
   case FIELD_STREAMS: return streams_read(reader, index + 1, op);
+  case FIELD_POOL_FLAGS: return pool_flags_read(reader, index + 1, &op->number[index]);
   case FIELD_LABEL:
     if (!ladei_utf8_is_text(text)) return REFUSE(reader, "malformed label: it is not UTF-8");
     op->text = text;
@@ -195,10 +217,12 @@ static read_result fields_read(trace_reader *reader, trace_op *op) {
   size_t expected = 0;
   while (expected < FIELDS_MAX && kinds[expected] != FIELD_NONE) expected++;
   size_t given = reader->frame.fields.count - 1;
-  bool list = expected > 0 && kinds[expected - 1] == FIELD_STREAMS;
-  if (list ? given < expected : given != expected) {
-    return REFUSE(reader, "wrong number of fields: \"%s\" takes %zu%s, here are %zu", operations[op->kind].name,
-                  expected, list ? " or more" : "", given);
+  bool flags = expected > 0 && kinds[expected - 1] == FIELD_POOL_FLAGS;
+  bool list = flags || (expected > 0 && kinds[expected - 1] == FIELD_STREAMS);
+  size_t least = expected - flags;
+  if (list ? given < least : given != least) {
+    return REFUSE(reader, "wrong number of fields: \"%s\" takes %zu%s, here are %zu", operations[op->kind].name, least,
+                  list ? " or more" : "", given);
   }
   for (size_t i = 0; i < expected; i++) {
     read_result result = field_read(reader, kinds[i], i, op);
@@ -229,9 +253,12 @@ static read_result declaration_check(trace_reader *reader, const trace_op *op) {
   }
 }
 
-static bool kind_find(const char *name, trace_kind *out) {
+/* The version of the format that brought an operation. */
+static unsigned kind_since(trace_kind kind) { return kind == TRACE_POOL_CREATE || kind == TRACE_POOL_TRIM ? 2 : 1; }
+
+static bool kind_find(const char *name, unsigned version, trace_kind *out) {
   for (int kind = 0; kind < TRACE_KIND_COUNT; kind++) {
-    if (strcmp(operations[kind].name, name) == 0) {
+    if (kind_since((trace_kind)kind) <= version && strcmp(operations[kind].name, name) == 0) {
       *out = (trace_kind)kind;
       return true;
     }
@@ -333,7 +360,7 @@ static bool plain_take(trace_reader *reader, trace_op *op) {
 /* Any line that has fields. */
 static read_result fields_interpret(trace_reader *reader, trace_op *out) {
   *out = (trace_op){.line = reader->frame.line_number};
-  if (!kind_find(reader->frame.fields.list[0], &out->kind))
+  if (!kind_find(reader->frame.fields.list[0], reader->version, &out->kind))
     return REFUSE(reader, "unknown operation \"%s\"", reader->frame.fields.list[0]);
   read_result result = fields_read(reader, out);
   return result == READ_ITEM ? declaration_check(reader, out) : result;
@@ -365,7 +392,9 @@ static read_result at_take(trace_reader *reader, read_result result, trace_op *o
 
 read_result trace_read(trace_reader *reader, trace_op *out) {
   if (reader->frame.outcome != READ_ITEM) return reader->frame.outcome;
-  read_result result = reader->frame.line_number == 0 ? reader_frame_header(&reader->frame, "lade-trace") : READ_ITEM;
+  read_result result = READ_ITEM;
+  if (reader->frame.line_number == 0)
+    result = reader_frame_header(&reader->frame, "lade-trace", TRACE_VERSION, &reader->version);
   while (result == READ_ITEM) {
     result = line_interpret(reader, out);
     if (reader->at != 0) return at_take(reader, result, out);

@@ -29,10 +29,12 @@ typedef enum trace_kind {
   TRACE_RECORD, /* id, stream */
   TRACE_COMPLETE,
   TRACE_EMPTY_CACHE,
-  TRACE_FRACTION,   /* fraction */
-  TRACE_POOL_BEGIN, /* pool; streams */
+  TRACE_FRACTION,    /* fraction */
+  TRACE_POOL_CREATE, /* pool, set of trace_pool_flag */
+  TRACE_POOL_BEGIN,  /* pool; streams */
   TRACE_POOL_END,
   TRACE_POOL_RELEASE,
+  TRACE_POOL_TRIM,
   TRACE_CHECKPOINT, /* pool, key */
   TRACE_RESTORE,    /* pool, key */
   TRACE_RESET_PEAK,
@@ -45,6 +47,11 @@ typedef enum trace_kind {
   TRACE_AT,       /* never given: its address comes with the alloc that follows */
   TRACE_KIND_COUNT
 } trace_kind;
+
+typedef enum trace_pool_flag { TRACE_POOL_NO_SPLIT = 1 << 0, TRACE_POOL_USE_ON_OOM = 1 << 1 } trace_pool_flag;
+
+/* Versions of the format that there are: from 1 to this. */
+enum { TRACE_VERSION = 2 };
 
 /* Addresses of driver memory are multiples of it. */
 #define TRACE_ADDRESS_ALIGN (UINT64_C(2) << 20)
@@ -68,6 +75,9 @@ void trace_reader_destroy(trace_reader *reader);
 
 /* The next operation or declaration. READ_BAD, READ_FAILED: see trace_error(); every later read answers it again. */
 read_result trace_read(trace_reader *reader, trace_op *out);
+
+/* Of the format, once its first line was read; 0 before. */
+unsigned trace_version(const trace_reader *reader);
 
 /* "FILE:LINE: what". */
 const char *trace_error(const trace_reader *reader);

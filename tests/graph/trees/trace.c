@@ -539,7 +539,8 @@ static read_result line_next(trees_reader *reader) {
 
 read_result trees_read(trees_reader *reader, trees_item *out) {
   if (reader->frame.outcome != READ_ITEM) return reader->frame.outcome;
-  if (reader->frame.line_number == 0) READ_OR_RETURN(reader_frame_header(&reader->frame, "lade-trees"));
+  unsigned version;
+  if (reader->frame.line_number == 0) READ_OR_RETURN(reader_frame_header(&reader->frame, "lade-trees", 1, &version));
   for (;;) {
     read_result result = line_next(reader);
     if (result == READ_END && reader->function != NULL) return LINE_REFUSE(reader, "\"end\" is missing");

@@ -98,6 +98,27 @@ static int capture_find(const model *m, uint64_t id) {
   return -1;
 }
 
+static bool do_pool_create(model *m, uint64_t id, uint64_t flags) {
+  if (pool_find(m, id) >= 0) return false;
+  if (m->pool_count == MAX_POOLS) abort();
+  m->pools[m->pool_count++] = (struct pool){.exists = true,
+                                            .id = id,
+                                            .use_count = 1,
+                                            .no_split = (flags & TRACE_POOL_NO_SPLIT) != 0,
+                                            .use_on_oom = (flags & TRACE_POOL_USE_ON_OOM) != 0};
+  return true;
+}
+
+/* Looks at events first, and at what pools are gone, whatever comes of it. */
+static bool do_pool_trim(model *m, uint64_t id) {
+  if (m->capture_count == 0) model_process_events(m);
+  int p = pool_find(m, id);
+  if (p < 0) return false;
+  bool allowed = capture_find(m, id) < 0;
+  model_trim(m, p, allowed);
+  return allowed;
+}
+
 static bool do_pool_begin(model *m, const trace_op *op) {
   int p = pool_find(m, op->number[0]);
   if (p >= 0 && (m->pools[p].use_count == 0 || capture_find(m, op->number[0]) >= 0)) return false;
@@ -244,13 +265,15 @@ bool model_step(model *m, const trace_op *op) {
     return true;
   }
   case TRACE_EMPTY_CACHE:
-    if (m->capture_count > 0) return false;
-    model_flush(m);
+    if (m->capture_count > 0 && !m->settings.newer) return false;
+    (m->capture_count > 0 ? model_flush_released : model_flush)(m);
     return true;
   case TRACE_FRACTION:
-    m->fraction_set = true;
+    m->fraction_set = op->fraction < 1.0 || !m->settings.newer;
     m->limit = (uint64_t)(op->fraction * (double)m->settings.capacity);
     return true;
+  case TRACE_POOL_CREATE: return do_pool_create(m, op->number[0], op->number[1]);
+  case TRACE_POOL_TRIM: return do_pool_trim(m, op->number[0]);
   case TRACE_POOL_BEGIN: return do_pool_begin(m, op);
   case TRACE_POOL_END: return do_pool_end(m, op->number[0]);
   case TRACE_POOL_RELEASE: return do_pool_release(m, op->number[0]);

@@ -10,6 +10,7 @@
 #include "tools/replay/trace.h"
 
 typedef struct model_settings {
+  bool newer; /* version 2 of the format: as PyTorch 2.11 */
   uint64_t capacity;
   uint64_t max_split; /* bytes; UINT64_MAX: unlimited */
   double threshold;   /* 0: off */

@@ -30,7 +30,8 @@ static uint64_t segment_size(uint64_t rounded) {
 }
 
 static int pool_for(const model *m, uint64_t stream) {
-  for (int c = 0; c < m->capture_count; c++) {
+  for (int n = 0; n < m->capture_count; n++) {
+    int c = m->settings.newer ? m->capture_count - 1 - n : n;
     for (size_t s = 0; s < m->captures[c].stream_count; s++) {
       if (m->captures[c].streams[s] != stream) continue;
       for (int p = 1; p < m->pool_count; p++)
@@ -115,9 +116,13 @@ static uint64_t effective(const model *m, int i) {
   return size;
 }
 
-static int search(model *m, int pool, bool small, uint64_t stream, uint64_t rounded) {
+static int search(model *m, int pool, bool small, uint64_t stream, uint64_t rounded, bool plain) {
   if (m->fraction_set && m->settings.threshold > 0.0) m->pools[pool].searches[small]++;
   int i = set_at_least(m, pool, small, stream, rounded);
+  while (plain && i >= 0 && segment_of(m, i)->expandable) {
+    i = set_next(m, pool, small, i);
+    if (i >= 0 && segment_of(m, i)->stream != stream) i = -1;
+  }
   if (i < 0) return -1;
   if (segment_of(m, i)->expandable)
     for (int next = set_next(m, pool, small, i);
@@ -170,10 +175,10 @@ static uint64_t granule_of(const struct segment *s) { return s->small ? 2 * MI :
 
 static bool reusable(const model *m, int i) { return m->blocks[i].state == FREE || m->blocks[i].state == HOLE; }
 
-static int expandable_find(model *m, uint64_t stream, bool small, uint64_t size) {
+static int expandable_find(model *m, int pool, uint64_t stream, bool small, uint64_t size) {
   for (int hole = 0; hole < m->block_count; hole++) {
     struct segment *s = segment_of(m, hole);
-    if (m->blocks[hole].state != HOLE || s->stream != stream || s->small != small || s->pool != 0) continue;
+    if (m->blocks[hole].state != HOLE || s->stream != stream || s->small != small || s->pool != pool) continue;
     int start = has_previous(m, hole) && reusable(m, hole - 1) ? hole - 1 : hole;
     uint64_t total = 0;
     for (int i = start; reusable(m, i); i++) {
@@ -184,7 +189,7 @@ static int expandable_find(model *m, uint64_t stream, bool small, uint64_t size)
   }
   uint64_t granule = small ? 2 * MI : 20 * MI;
   uint64_t total = m->settings.capacity + m->settings.capacity / 8;
-  return segment_add(m, round_up(total, granule), stream, true, 0, small);
+  return segment_add(m, round_up(total, granule), stream, true, pool, small);
 }
 
 /* Maps at least `size` bytes of hole i; returns the block that has them afterwards, -1 if there is no memory. */
@@ -204,8 +209,8 @@ static int map(model *m, int i, uint64_t size) {
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-static int expandable_alloc(model *m, uint64_t stream, bool small, uint64_t size) {
-  int i = expandable_find(m, stream, small, size);
+static int expandable_alloc(model *m, int pool, uint64_t stream, bool small, uint64_t size) {
+  int i = expandable_find(m, pool, stream, small, size);
   if (m->blocks[i].state == HOLE) {
     i = map(m, i, least(m->blocks[i].size, size));
     if (i < 0) return -1;
@@ -323,18 +328,51 @@ static bool pool_has_segments(model *m, int pool) {
   return false;
 }
 
+/* Reservations of a released pool that nothing was ever mapped into. */
+static void holes_drop(model *m, int pool) {
+  for (int i = 0; i < m->block_count;)
+    if (segment_of(m, i)->pool == pool && m->blocks[i].state == HOLE && !is_split(m, i))
+      model_block_delete(m, i);
+    else
+      i++;
+}
+
+static bool pool_captures(const model *m, int pool) {
+  for (int c = 0; c < m->capture_count; c++)
+    if (m->captures[c].pool == m->pools[pool].id) return true;
+  return false;
+}
+
+static void pools_forget(model *m) {
+  for (int p = 1; p < m->pool_count; p++) {
+    bool gone = m->pools[p].use_count == 0 && !pool_has_segments(m, p) && !pool_captures(m, p);
+    if (m->pools[p].exists && gone) m->pools[p].exists = false;
+  }
+}
+
+void model_flush_released(model *m) {
+  for (int p = 1; p < m->pool_count; p++) {
+    if (!m->pools[p].exists || m->pools[p].use_count > 0) continue;
+    release_pool_blocks(m, p, true);
+    release_pool_blocks(m, p, false);
+    holes_drop(m, p);
+  }
+  pools_forget(m);
+}
+
 void model_flush(model *m) {
   m->syncs++;
   model_insert_deferred(m);
   model_queues_walk(m, true);
   release_pool_blocks(m, 0, false);
   release_pool_blocks(m, 0, true);
-  for (int p = 1; p < m->pool_count; p++) {
-    if (!m->pools[p].exists || m->pools[p].use_count > 0) continue;
-    release_pool_blocks(m, p, true);
-    release_pool_blocks(m, p, false);
-    if (!pool_has_segments(m, p)) m->pools[p].exists = false;
-  }
+  model_flush_released(m);
+}
+
+void model_trim(model *m, int pool, bool allowed) {
+  if (allowed) release_pool_blocks(m, pool, true);
+  if (allowed) release_pool_blocks(m, pool, false);
+  pools_forget(m);
 }
 
 /* ---- 8 ----------------------------------------------------------------------------------------------------------- */
@@ -343,8 +381,19 @@ static int grow(model *m, int pool, bool small, uint64_t stream, uint64_t rounde
   uint64_t size = segment_size(rounded);
   if (retry) m->retries++;
   if (m->fraction_set && m->gauges[RESERVED_BYTES][0].current + size > m->limit) return -1;
-  if (m->settings.expandable && pool == 0) return expandable_alloc(m, stream, small, rounded);
+  if (m->settings.expandable && (pool == 0 || m->settings.newer))
+    return expandable_alloc(m, pool, stream, small, rounded);
   return segment_alloc(m, pool, small, stream, size);
+}
+
+/* A free block of a plain segment in a pool that lends, -1 if there is none. */
+static int borrow(model *m, bool small, uint64_t stream, uint64_t rounded) {
+  for (int p = 1; p < m->pool_count; p++) {
+    if (!m->pools[p].exists || !m->pools[p].use_on_oom) continue;
+    int i = search(m, p, small, stream, rounded, true);
+    if (i >= 0) return i;
+  }
+  return -1;
 }
 
 int model_allocate(model *m, uint64_t size, uint64_t stream) {
@@ -352,11 +401,13 @@ int model_allocate(model *m, uint64_t size, uint64_t stream) {
   uint64_t rounded = rounded_size(m, size);
   bool small = rounded <= MI;
   int pool = pool_for(m, stream);
-  int i = search(m, pool, small, stream, rounded);
+  int i = search(m, pool, small, stream, rounded, false);
+  bool lent = false;
   if (i < 0) {
     if (m->fraction_set && m->settings.threshold > 0.0) collect(m);
     i = grow(m, pool, small, stream, rounded, false);
   }
+  if (i < 0 && pool == 0) lent = (i = borrow(m, small, stream, rounded)) >= 0;
   if (i < 0 && release_oversize(m, pool, small, stream, rounded)) i = grow(m, pool, small, stream, rounded, false);
   if (i < 0 && m->capture_count == 0) {
     model_flush(m);
@@ -367,8 +418,9 @@ int model_allocate(model *m, uint64_t size, uint64_t stream) {
     return -1;
   }
   uint64_t remaining = m->blocks[i].size - rounded;
-  bool split =
-      small || m->settings.expandable ? remaining >= KIB_512 : rounded < m->settings.max_split && remaining > MI;
+  bool split = small || (m->settings.expandable && !lent) ? remaining >= KIB_512
+                                                          : rounded < m->settings.max_split && remaining > MI;
+  if (m->pools[segment_of(m, i)->pool].no_split) split = false;
   model_hand_out(m, i, rounded, size, split);
   return i;
 }

@@ -2,7 +2,7 @@
 /*
  * What the plain model (model.h) is made of. Numbers in comments are the steps of the reference's rules: 6 rounding,
  * 8 ladder, 9 search, 11 collection, 13 oversize, 14 flush, 17 hand out, 18 free, 19 events, 20 expandable, 21 pools,
- * 22 restore.
+ * 22 restore. Where PyTorch 2.11 decides otherwise, `settings.newer` says so.
  *
  * blocks[] is sorted by address; neighbours in a segment are neighbours in the array with the same segment number.
  */
@@ -14,7 +14,7 @@
 
 #include "tests/tools/replay/model.h"
 
-enum { MAX_BLOCKS = 4096, MAX_SEGMENTS = 65536, MAX_POOLS = 64, MAX_EVENTS = 8192, MAX_IDS = 8192, MAX_USES = 16 };
+enum { MAX_BLOCKS = 4096, MAX_SEGMENTS = 65536, MAX_POOLS = 512, MAX_EVENTS = 8192, MAX_IDS = 8192, MAX_USES = 16 };
 enum { MAX_STREAMS = 16, MAX_SAVED = 64, MAX_CAPTURES = 16 };
 
 #define KIB_512 UINT64_C(512)
@@ -48,6 +48,7 @@ struct pool { /* pools[0] is the default one */
   bool exists;
   uint64_t id;
   uint64_t use_count;
+  bool no_split, use_on_oom;
   uint64_t searches[2]; /* large, small */
 };
 
@@ -183,5 +184,9 @@ void model_process_events(model *m);
 int model_allocate(model *m, uint64_t size, uint64_t stream);
 /* Gives back what is cached. */
 void model_flush(model *m);
+/* Gives back what released pools have; waits for nothing. */
+void model_flush_released(model *m);
+/* Gives back what is free in a pool, if that is allowed. */
+void model_trim(model *m, int pool, bool allowed);
 
 #endif /* LADE_TESTS_TOOLS_REPLAY_MODEL_STATE_H */

@@ -4,6 +4,8 @@
  * oversize blocks, collection by threshold, memory fraction, private pools, checkpoints, expandable segments, too little
  * memory. Any difference in a report, or in what is refused, is shrunk to a few lines and printed as a trace.
  *
+ * Every second trace is of version 2, as PyTorch 2.11 decides, with pools as objects.
+ *
  * Every third trace has a unit: the device, the limits and most sizes are small multiples of it, and the unit is an
  * oversize block. There sums of blocks hit limits and requests exactly, where a comparison that is off by one shows. In every
  * fourth one some segments lie where the trace says.
@@ -76,7 +78,9 @@ static void max_split_make(random_trace *t, uint64_t mebibytes) {
 
 static void settings_make(random_trace *t, support_random *random) {
   model_settings *s = &t->settings;
-  *s = (model_settings){.capacity = MI * support_random_between(random, 40, 600), .max_split = UINT64_MAX};
+  bool newer = s->newer;
+  *s = (model_settings){
+      .newer = newer, .capacity = MI * support_random_between(random, 40, 600), .max_split = UINT64_MAX};
   t->conf[0] = '\0';
   t->unit = 0;
   if (support_random_one_in(random, 3)) {
@@ -133,11 +137,25 @@ static void pool_begin_make(random_trace *t, trace_op *op, support_random *rando
   for (size_t i = 0; i < op->stream_count; i++) t->streams[t->count][i] = stream_make(random);
 }
 
+/* Of version 2; whole uses of a pool as use_mem_pool has them are made of their parts. */
+static void pool_object_op_make(trace_op *op, support_random *random) {
+  op->kind = support_random_one_in(random, 2) ? TRACE_POOL_CREATE : TRACE_POOL_TRIM;
+  op->number[0] = 1 + support_random_below(random, POOLS);
+  if (op->kind == TRACE_POOL_CREATE)
+    op->number[1] =
+        support_random_below(random, 2) * TRACE_POOL_NO_SPLIT + support_random_below(random, 2) * TRACE_POOL_USE_ON_OOM;
+}
+
 static void pool_op_make(random_trace *t, trace_op *op, support_random *random) {
   static const trace_kind kinds[] = {TRACE_POOL_END,   TRACE_POOL_END,   TRACE_POOL_END, TRACE_POOL_RELEASE,
                                      TRACE_CHECKPOINT, TRACE_CHECKPOINT, TRACE_RESTORE,  TRACE_RESTORE};
+  if (t->settings.newer && support_random_one_in(random, 4)) {
+    pool_object_op_make(op, random);
+    return;
+  }
   size_t choice = support_random_below(random, 10);
-  if (choice >= 8) {
+  /* The model stores no mapped runs. */
+  if (choice >= 8 || (choice >= 4 && t->settings.newer && t->settings.expandable)) {
     pool_begin_make(t, op, random);
     return;
   }
@@ -197,6 +215,35 @@ static void burst_make(random_trace *t, support_random *random) {
   alloc_append(t, first, t->unit * support_random_between(random, 2, 4), stream);
 }
 
+static void pool_begin_append(random_trace *t, uint64_t pool, uint64_t stream) {
+  t->streams[t->count][0] = stream;
+  trace_op *op = op_append(t, TRACE_POOL_BEGIN);
+  op->number[0] = pool;
+  op->streams = t->streams[t->count - 1];
+  op->stream_count = 1;
+}
+
+/* A pool that lends has a free block, and the device is full but for what is cached. */
+static void lend_make(random_trace *t, support_random *random) {
+  enum { FILLS = 6, LEND_OPS = FILLS + 9 };
+  if (t->count + LEND_OPS > OPS_MAX) return;
+  uint64_t id = id_make(random), bytes = size_make(t, random), stream = stream_make(random);
+  uint64_t pool = 1 + support_random_below(random, POOLS), other = 1 + support_random_below(random, POOLS);
+  trace_op *create = op_append(t, TRACE_POOL_CREATE);
+  create->number[0] = pool;
+  create->number[1] = TRACE_POOL_USE_ON_OOM + support_random_below(random, 2) * TRACE_POOL_NO_SPLIT;
+  pool_begin_append(t, pool, stream);
+  free_append(t, id);
+  alloc_append(t, id, bytes, stream);
+  free_append(t, id);
+  op_append(t, TRACE_POOL_END)->number[0] = pool;
+  uint64_t fill = t->settings.capacity / 2;
+  for (uint64_t i = 1; i <= FILLS; i++, fill = fill / 2 / MI * MI + 2 * MI) alloc_append(t, id + i, fill, stream);
+  if (support_random_one_in(random, 2)) free_append(t, id + 1 + support_random_below(random, FILLS));
+  if (support_random_one_in(random, 4)) pool_begin_append(t, other, stream); /* its requests borrow nothing */
+  alloc_append(t, id, bytes - support_random_below(random, bytes / 2 + 1), stream);
+}
+
 /* One block freed and allocated again, some times, as programs do most. */
 static void pairs_make(random_trace *t, support_random *random) {
   enum { MOST = 4, PAIR_OPS = 2 * MOST + 1 };
@@ -251,11 +298,15 @@ static void trace_make(random_trace *t, uint64_t seed) {
   t->count = 0;
   t->placed = seed % 4 == 3;
   t->own_conf = seed % 2 == 0 ? "device_event_batch:16" : NULL; /* one driver event for many frees */
+  t->settings.newer = seed % 4 >= 2;
+  if (t->settings.newer)
+    t->own_conf = seed % 2 == 0 ? "device_policy:reference,device_event_batch:16" : "device_policy:reference";
   settings_make(t, &random);
   if (t->settings.threshold > 0.0 && support_random_one_in(&random, 2))
     op_append(t, TRACE_FRACTION)->fraction = (double)support_random_between(&random, 1, 4) / 4.0;
   while (t->count < OPS_MAX) {
     if (t->unit > 0 && support_random_one_in(&random, 25)) burst_make(t, &random);
+    if (t->settings.newer && support_random_one_in(&random, 25)) lend_make(t, &random);
     if (support_random_one_in(&random, 8)) pairs_make(t, &random);
     if (t->count < OPS_MAX) op_make(t, &random);
   }
@@ -385,10 +436,15 @@ static void trace_shrink(random_trace *t) {
 }
 
 static void op_print(char *out, size_t room, const trace_op *op) {
-  static const int numbers[TRACE_KIND_COUNT] = {[TRACE_ALLOC] = 3,      [TRACE_FREE] = 1,         [TRACE_RECORD] = 2,
-                                                [TRACE_COMPLETE] = 1,   [TRACE_POOL_BEGIN] = 1,   [TRACE_POOL_END] = 1,
-                                                [TRACE_CHECKPOINT] = 2, [TRACE_POOL_RELEASE] = 1, [TRACE_RESTORE] = 2};
+  static const int numbers[TRACE_KIND_COUNT] = {
+      [TRACE_ALLOC] = 3,        [TRACE_FREE] = 1,     [TRACE_RECORD] = 2,    [TRACE_COMPLETE] = 1,
+      [TRACE_POOL_BEGIN] = 1,   [TRACE_POOL_END] = 1, [TRACE_POOL_TRIM] = 1, [TRACE_CHECKPOINT] = 2,
+      [TRACE_POOL_RELEASE] = 1, [TRACE_RESTORE] = 2};
   size_t used = (size_t)snprintf(out, room, "%s", trace_kind_name(op->kind));
+  if (op->kind == TRACE_POOL_CREATE)
+    used += (size_t)snprintf(out + used, room - used, " %" PRIu64 "%s%s", op->number[0],
+                             (op->number[1] & TRACE_POOL_NO_SPLIT) != 0 ? " no_split" : "",
+                             (op->number[1] & TRACE_POOL_USE_ON_OOM) != 0 ? " use_on_oom" : "");
   for (int i = 0; i < numbers[op->kind]; i++)
     used += (size_t)snprintf(out + used, room - used, " %" PRIu64, op->number[i]);
   for (size_t i = 0; i < op->stream_count; i++)
@@ -407,8 +463,9 @@ static void difference_tell(random_trace *t, uint64_t seed, const char *differen
     text[used++] = '\n';
     text[used] = '\0';
   }
-  LADE_FAIL("seed %" PRIu64 ": lade and the model differ in %s. Shrunk:\nlade-trace 1\ndevice %" PRIu64 "\n%s%s\n%s",
-            seed, difference, t->settings.capacity, t->conf[0] != '\0' ? "conf " : "# no conf", t->conf, text);
+  LADE_FAIL("seed %" PRIu64 ": lade and the model differ in %s. Shrunk:\nlade-trace %d\ndevice %" PRIu64 "\n%s%s\n%s",
+            seed, difference, 1 + t->settings.newer, t->settings.capacity, t->conf[0] != '\0' ? "conf " : "# no conf",
+            t->conf, text);
 }
 
 /* Each build has its own seeds. The default one runs more than a million operations, those under sanitisers, which take

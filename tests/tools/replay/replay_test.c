@@ -377,12 +377,63 @@ LADE_TEST(ReplayAt, ReservationsLieThereToo) {
   expect_report(HEAD "conf expandable_segments:True\nat 139637976727552\nalloc 1 2000000 0\nsnapshot s\n", texts);
 }
 
+/* ---- Version 2 --------------------------------------------------------------------------------------------------- */
+
+#define HEAD2 "lade-trace 2\n"
+
+/* The trace had no words for pools as objects, so lending, no_split and the end of a pool could not be replayed. */
+LADE_TEST(Replay, PoolsAsObjectsHaveFlagsAndAnEnd) {
+  static const char *const lent[] = {"\"oom\":[]", "\"reserved_bytes.all.current\":33554432", "\"num_alloc_retries\":0",
+                                     NULL};
+  static const char *const gone[] = {"\"reserved_bytes.all.current\":20971520", NULL};
+  static const char *const uncut[] = {"\"allocated_bytes.all.current\":2097152", NULL};
+  expect_report(HEAD2
+                "device 33554432\npool_create 1 use_on_oom\npool_begin 1 0\nalloc 1 1000000 0\nfree 1\npool_end 1\n"
+                "pool_release 1\nalloc 2 20971520 0\nalloc 3 10485760 0\nfree 2\nalloc 4 500000 0\nsnapshot s\n",
+                lent);
+  expect_report(HEAD2
+                "alloc 1 3000000 0\nfree 1\npool_create 1\npool_begin 1 0\nalloc 1 3000000 0\nfree 1\npool_end 1\n"
+                "pool_release 1\npool_release 1\npool_trim 1\nsnapshot s\n",
+                gone);
+  expect_report(HEAD2 "pool_create 1 no_split use_on_oom\npool_begin 1 0\nalloc 1 512 0\nsnapshot s\n", uncut);
+}
+
+/* As PyTorch 2.11 decides; traces of version 1 replay as before. */
+LADE_TEST(Replay, VersionsDecideAsThePyTorchOfTheirTime) {
+  static const char *const newest[] = {"\"pool\":[2,0]", NULL}, *const oldest[] = {"\"pool\":[1,0]", NULL};
+  static const char *const expandable[] = {"\"is_expandable\":true", NULL}, *const plain[] = {"\"is_expandable\":false",
+                                                                                              NULL};
+  static const char nested[] = "pool_begin 1 0\npool_begin 2 0\nalloc 1 1 0\nsnapshot s\n";
+  static const char pool[] = "conf expandable_segments:True\npool_begin 1 0\nalloc 1 1 0\nsnapshot s\n";
+  char text[256];
+  for (int version = 1; version <= 2; version++) {
+    snprintf(text, sizeof text, "lade-trace %d\n%s", version, nested);
+    expect_report(text, version == 1 ? oldest : newest);
+    snprintf(text, sizeof text, "lade-trace %d\n%s", version, pool);
+    expect_report(text, version == 1 ? plain : expandable);
+  }
+  static const char *const kept[] = {"\"reserved_bytes.all.current\":2097152", NULL};
+  expect_report(HEAD2 "alloc 1 1 0\nfree 1\npool_begin 1 0\nempty_cache\nsnapshot s\n", kept);
+}
+
 /* ---- Errors ------------------------------------------------------------------------------------------------------ */
 
 LADE_TEST(ReplayErrors, FirstLineMustNameTheFormat) {
   expect_error("# comment\nlade-trace 1\n", "t:1: the first line");
-  expect_error("lade-trace 2\n", "t:1: ");
+  expect_error("lade-trace 3\n", "t:1: the first line is not \"lade-trace 1\" to \"lade-trace 2\"");
+  expect_error("lade-trace 02\n", "t:1: ");
   expect_error("\n", "t:1: ");
+}
+
+LADE_TEST(ReplayErrors, PoolsAsObjectsAreOfVersion2) {
+  expect_error(HEAD "pool_create 1\n", "t:2: unknown operation \"pool_create\"");
+  expect_error(HEAD "pool_trim 1\n", "t:2: unknown operation \"pool_trim\"");
+  expect_error(HEAD2 "pool_create\n", "t:2: wrong number of fields: \"pool_create\" takes 1 or more, here are 0");
+  expect_error(HEAD2 "pool_create 0\n", "t:2: value out of range");
+  expect_error(HEAD2 "pool_create 1 use_on_oom split\n", "t:2: unknown flag \"split\"");
+  expect_error(HEAD2 "pool_create 1\npool_create 1\n", "t:3: pool_create: ");
+  expect_error(HEAD2 "pool_trim 1\n", "t:2: pool_trim: ");
+  expect_error(HEAD2 "pool_begin 1 0\npool_trim 1\n", "t:3: pool_trim: ");
 }
 
 LADE_TEST(ReplayErrors, LinesThatAreNoOperation) {
