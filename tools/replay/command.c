@@ -21,7 +21,8 @@ static const char documentation[] =
     "Replays an allocation trace (docs/formats.md) on a software device of addresses only and reports what the device "
     "cache and the pinned pool hold at each of its snapshots. TRACE may be - for standard input; or a snapshot with a "
     "history "
-    "(a pickle, JSON): what would other settings have done to that program?"
+    "(a pickle, JSON): what would other settings have done to that program? What such a file does not tell, and is "
+    "replayed otherwise than it happened, is said on standard error."
     "\vExit status: 0; 1 if reading, writing or memory failed; 2 for an error in the trace or the command line.";
 
 static char command_name[] = "lade replay";
@@ -86,13 +87,18 @@ typedef struct sink {
   FILE *out; /* NULL: snapshots are not wanted */
   bool json;
   bool first;
-  replay_totals *sums; /* NULL: samples are not wanted */
+  replay_totals *sums;                   /* NULL: samples are not wanted */
+  uint64_t peak_bytes;                   /* reserved, of the last snapshot */
+  bool own_settings;                     /* those of the trace */
+  bool told;                             /* what the file lacks was said before */
+  from_snapshot_differences differences; /* of the file's trace; all zero for a trace */
 } sink;
 
 static void snapshot_take(void *user, const report_entry *entry) {
   sink *s = user;
   if (!s->first) fputs(s->json ? "," : "\n", s->out);
   s->first = false;
+  s->peak_bytes = entry->stats->reserved_bytes.all.peak;
   (s->json ? report_write_json : report_write_summary)(s->out, entry);
 }
 
@@ -103,15 +109,47 @@ static int failed(const char *what, const char *name) {
   return EXIT_FAILED;
 }
 
+/* Where the replay is not what happened. */
+static void differences_tell(const char *path, const sink *s) {
+  const from_snapshot_differences *d = &s->differences;
+  uint64_t peak_bytes = s->sums != NULL ? s->sums->peak_reserved : s->peak_bytes;
+  const struct {
+    uint64_t count; /* 0: not so */
+    const char *text;
+  } lines[] = {
+      {d->earlier_blocks, "blocks were there when its history began: here they lie elsewhere"},
+      {d->refused_allocs, "allocations failed at a limit that it does not name: here they are served"},
+      {d->pools,
+       "private pools: when captures and uses of them began and ended is not in it, here each allocation is one"},
+      {d->nameless_segments,
+       "segments had gone when it was taken, and their pools are not in it: here they are the default pools'"},
+      {d->misplaced, "segments begin at addresses that are no multiples of 2 MiB: here at others"},
+  };
+  for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+    if (lines[i].count > 0)
+      message_print(command_name, path, "not exact: %llu %s", (unsigned long long)lines[i].count, lines[i].text);
+  if (d->partial_flushes)
+    message_print(
+        command_name, path,
+        "not exact: single segments went back, by age or size or for a request: here all that is cached does");
+  if (d->fraction_missing)
+    message_print(command_name, path,
+                  "not exact: the memory fraction that garbage_collection_threshold is a share of is not in "
+                  "it: here nothing is collected");
+  if (s->own_settings && d->peak_bytes > 0 && d->peak_bytes != peak_bytes)
+    message_print(command_name, path, "not exact: the program reserved at most %llu bytes, its replay %llu",
+                  (unsigned long long)d->peak_bytes, (unsigned long long)peak_bytes);
+}
+
 /* A snapshot as a trace in a file without a name; NULL with a message printed. */
-static FILE *snapshot_trace(const char *path, int *out_exit) {
+static FILE *snapshot_trace(const char *path, from_snapshot_differences *out, int *out_exit) {
   lade_snapshot *snapshot = snapshot_source_open(command_name, path, out_exit);
   if (snapshot == NULL) return NULL;
   FILE *file = tmpfile();
   lade_status status = LADE_OK;
   if (file == NULL) {
     *out_exit = failed("no file to write its trace to", path);
-  } else if ((status = from_snapshot_write(snapshot, file)) != LADE_OK) {
+  } else if ((status = from_snapshot_write(snapshot, file, out)) != LADE_OK) {
     message_print(command_name, path, "%s", lade_last_error()->text);
     *out_exit = status == LADE_ERR_INVALID_ARGUMENT ? EXIT_BAD : EXIT_FAILED;
   } else if (fflush(file) != 0 || ferror(file) != 0) {
@@ -128,7 +166,7 @@ static FILE *snapshot_trace(const char *path, int *out_exit) {
 }
 
 /* The trace, or the one of a snapshot. NULL with a message printed. */
-static FILE *trace_open(const char *path, int *out_exit) {
+static FILE *trace_open(const char *path, from_snapshot_differences *out, int *out_exit) {
   char head[32];
   FILE *file = fopen(path, "r");
   if (file == NULL) {
@@ -141,7 +179,7 @@ static FILE *trace_open(const char *path, int *out_exit) {
     return file;
   }
   fclose(file);
-  return snapshot_trace(path, out_exit);
+  return snapshot_trace(path, out, out_exit);
 }
 
 /*
@@ -155,7 +193,7 @@ static replay *volatile last_replay;
 static int trace_replay(const replay_arguments *a, const char *conf, sink *s, bool last) {
   bool standard_input = strcmp(a->trace, "-") == 0;
   int opened = EXIT_FAILED;
-  FILE *file = standard_input ? stdin : trace_open(a->trace, &opened);
+  FILE *file = standard_input ? stdin : trace_open(a->trace, &s->differences, &opened);
   if (file == NULL) return opened;
   replay_settings settings = {.conf = conf,
                               .snapshot = s->out != NULL ? snapshot_take : NULL,
@@ -173,6 +211,8 @@ static int trace_replay(const replay_arguments *a, const char *conf, sink *s, bo
     if (status != EXIT_FINE) {
       name_print(stderr, trace_error(reader));
       fputs("\n", stderr);
+    } else if (!s->told) {
+      differences_tell(a->trace, s);
     }
   }
   if (last)
@@ -187,7 +227,7 @@ static int trace_replay(const replay_arguments *a, const char *conf, sink *s, bo
 static int report_run(const replay_arguments *a) {
   char *text = NULL;
   size_t length = 0;
-  sink s = {.out = open_memstream(&text, &length), .json = a->json, .first = true};
+  sink s = {.out = open_memstream(&text, &length), .json = a->json, .first = true, .own_settings = a->conf == NULL};
   if (s.out == NULL) return failed("no memory", "the report");
   if (a->json) fputs("{\"version\":1,\"snapshots\":[", s.out);
   int status = trace_replay(a, a->conf, &s, true);
@@ -222,7 +262,7 @@ static int compare_run(const replay_arguments *a) {
   int status = EXIT_FINE;
   for (int i = 0; i < count && status == EXIT_FINE; i++) {
     rows[i].conf = i == 0 ? "(as in the trace)" : a->confs[i - 1];
-    sink s = {.sums = &rows[i].sums};
+    sink s = {.sums = &rows[i].sums, .own_settings = i == 0, .told = i > 0};
     status = trace_replay(a, i == 0 ? NULL : a->confs[i - 1], &s, i == count - 1);
     if (status != EXIT_FINE && i > 0) message_print(command_name, NULL, "that was with %s", a->confs[i - 1]);
   }

@@ -9,6 +9,8 @@
 #include "inspect/layout.h"
 #include "inspect/pair_map.h"
 #include "inspect/snapshot.h"
+#include "tools/replay/snapshot_facts.h"
+#include "tools/replay/trace.h"
 
 bool from_snapshot_is_one(const char *bytes, size_t count) {
   return count > 0 && ((unsigned char)bytes[0] == 0x80 || bytes[0] == '{');
@@ -25,7 +27,10 @@ typedef struct conversion {
   ladei_pair_map waiters; /* address of a pending block -> the stream made for it */
   ladei_pair_map pools;   /* pool -> its number */
   uint32_t next_id, next_pool, next_waiter;
-  bool emptied; /* the last operation is an empty_cache */
+  snapshot_facts facts;
+  uint64_t segment; /* that the next alloc was for; 0: none */
+  bool emptied;     /* the last event gave memory of `emptied_pool` back */
+  uint32_t emptied_pool;
 } conversion;
 
 static lade_status no_memory(void) {
@@ -88,7 +93,7 @@ static void roundup_write(const conversion *c, const char **between) {
   *between = ",";
 }
 
-static void settings_write(const conversion *c) {
+static void settings_write(conversion *c) {
   const double LEAST_THRESHOLD = 1e-17; /* that is not 0 as it is written */
   const char *between = "conf ";
   const ladei_snapshot_setting *split = setting_find(c, "max_split_size");
@@ -98,6 +103,7 @@ static void settings_write(const conversion *c) {
     fprintf(c->out, "%smax_split_size_mb:%" PRId64, between, split->integer >> 20);
     between = ",";
   }
+  c->facts.found.fraction_missing = threshold != NULL && threshold->real > LEAST_THRESHOLD;
   if (threshold != NULL && threshold->real > LEAST_THRESHOLD && threshold->real < 1) {
     fprintf(c->out, "%sgarbage_collection_threshold:%.17f", between, threshold->real);
     between = ",";
@@ -123,10 +129,22 @@ static lade_status pool_begin(conversion *c, lade_device_pool_id pool, uint64_t 
   return LADE_OK;
 }
 
+/* The first block of a new segment lies at its begin. */
+static void at_write(conversion *c, uint64_t address) {
+  uint64_t segment = c->segment;
+  c->segment = 0;
+  if (segment == 0 || segment != address) return;
+  if (segment % TRACE_ADDRESS_ALIGN == 0)
+    fprintf(c->out, "at %" PRIu64 "\n", segment);
+  else
+    c->facts.found.misplaced++;
+}
+
 static lade_status alloc_write(conversion *c, uint64_t address, uint64_t bytes, uint64_t stream,
                                lade_device_pool_id pool, bool fails) {
   uint32_t number, id = ++c->next_id;
   LADEI_TRY(pool_begin(c, pool, stream, &number));
+  at_write(c, address);
   fprintf(c->out, "alloc %u %" PRIu64 " %zu\n", id, bytes, stream_number(c, stream));
   if (number != 0) fprintf(c->out, "pool_end %u\n", number);
   if (fails) {
@@ -176,59 +194,81 @@ static lade_status complete_write(conversion *c, const ladei_snapshot_event *eve
   return LADE_OK;
 }
 
-static lade_status event_write(conversion *c, const ladei_snapshot_event *before, const ladei_snapshot_event *event,
-                               const ladei_snapshot_event *next) {
+/* Memory of a pool that never had a block in the trace is the default pools'. */
+static void give_back_write(conversion *c, lade_device_pool_id pool) {
+  const uint32_t *known = ladei_pair_map_find(&c->pools, pool.first, pool.second);
+  uint32_t number = known == NULL ? 0 : *known;
+  if (c->emptied && c->emptied_pool == number) return;
+  if (number == 0)
+    fputs("empty_cache\n", c->out);
+  else
+    fprintf(c->out, "pool_trim %u\n", number);
+  c->emptied_pool = number;
+}
+
+static lade_status event_write(conversion *c, uint64_t i) {
+  const ladei_snapshot_event *event = &c->snapshot->events.rows[c->part->first_event + i];
+  const ladei_snapshot_event *before = i == 0 ? NULL : event - 1;
+  const ladei_snapshot_event *next = i + 1 < c->part->event_count ? event + 1 : NULL;
+  lade_device_pool_id pool = c->facts.pools[i];
   bool gives_back = event->action == LADE_DEVICE_SEGMENT_FREE || event->action == LADE_DEVICE_SEGMENT_UNMAP;
-  if (gives_back && !c->emptied) fputs("empty_cache\n", c->out);
+  if (gives_back) give_back_write(c, pool);
   c->emptied = gives_back;
   switch ((lade_device_action)event->action) {
-  case LADE_DEVICE_ALLOC: return alloc_write(c, event->address, event->bytes, event->stream, event->pool, false);
+  case LADE_DEVICE_SEGMENT_ALLOC: c->segment = event->address; return LADE_OK;
+  case LADE_DEVICE_ALLOC: return alloc_write(c, event->address, event->bytes, event->stream, pool, false);
   case LADE_DEVICE_FREE_REQUESTED: return free_write(c, event, next);
   case LADE_DEVICE_FREE_COMPLETED: return complete_write(c, event, before);
-  case LADE_DEVICE_OOM: return alloc_write(c, 0, event->bytes, event->stream, event->pool, true);
+  case LADE_DEVICE_OOM: return alloc_write(c, 0, event->bytes, event->stream, pool, true);
   default: return LADE_OK;
   }
 }
 
 /* Blocks that were there at the history's begin. */
 static lade_status start_write(conversion *c) {
-  ladei_inspect_layout layout;
-  LADEI_TRY(ladei_inspect_layout_create(c->snapshot, (uint32_t)(c->part - c->snapshot->parts.rows), &layout));
-  lade_status status = LADE_OK;
-  for (uint64_t i = c->part->event_count; i > 0 && status == LADE_OK; i--)
-    status = ladei_inspect_layout_undo(&layout, &c->snapshot->events.rows[c->part->first_event + i - 1]);
+  const ladei_inspect_layout *layout = &c->facts.start;
   const ladei_inspect_layout_segment *segment = NULL;
-  const ladei_inspect_layout_block *block = ladei_inspect_layout_next_block(&layout, NULL);
-  while (status == LADE_OK && (segment = ladei_inspect_layout_next_segment(&layout, segment)) != NULL) {
+  const ladei_inspect_layout_block *block = ladei_inspect_layout_next_block(layout, NULL);
+  while ((segment = ladei_inspect_layout_next_segment(layout, segment)) != NULL) {
     uint64_t end = segment->row.address + segment->row.total_bytes;
-    for (; status == LADE_OK && block != NULL && block->row.address < end;
-         block = ladei_inspect_layout_next_block(&layout, block)) {
+    for (; block != NULL && block->row.address < end; block = ladei_inspect_layout_next_block(layout, block)) {
       if (block->row.state == LADE_DEVICE_BLOCK_INACTIVE || block->row.requested_bytes == 0) continue;
-      status =
-          alloc_write(c, block->row.address, block->row.requested_bytes, segment->row.stream, segment->row.pool, false);
+      LADEI_TRY(alloc_write(c, block->row.address, block->row.requested_bytes, segment->row.stream, segment->row.pool,
+                            false));
     }
   }
-  ladei_inspect_layout_destroy(&layout);
-  return status;
-}
-
-static lade_status trace_write(conversion *c) {
-  LADEI_TRY(streams_collect(c));
-  fputs("lade-trace 1\n", c->out);
-  if (c->part->capacity_bytes > 0) fprintf(c->out, "device %" PRIu64 "\n", c->part->capacity_bytes);
-  settings_write(c);
-  for (size_t i = 1; i <= c->stream_count; i++) fprintf(c->out, "stream %zu\n", i);
-  if (c->part->lost_count > 0 || c->part->block_count > 0) LADEI_TRY(start_write(c));
-  const ladei_snapshot_event *events = c->snapshot->events.rows + c->part->first_event;
-  for (uint64_t i = 0; i < c->part->event_count; i++) {
-    const ladei_snapshot_event *next = i + 1 < c->part->event_count ? &events[i + 1] : NULL;
-    LADEI_TRY(event_write(c, i == 0 ? NULL : &events[i - 1], &events[i], next));
-  }
-  fputs("snapshot end\n", c->out);
   return LADE_OK;
 }
 
-lade_status from_snapshot_write(const lade_snapshot *snapshot, FILE *out) {
+/* Where no limit is known, twice what was needed: other settings may need more. */
+static void capacity_write(const conversion *c) {
+  const uint64_t DEFAULT = UINT64_C(80) << 30;
+  uint64_t bytes = c->facts.capacity_bytes, peak = c->facts.found.peak_bytes;
+  if (bytes == 0 && peak > DEFAULT / 2) bytes = 2 * peak;
+  if (bytes > 0) fprintf(c->out, "device %" PRIu64 "\n", bytes);
+}
+
+static lade_status trace_write(conversion *c) {
+  fprintf(c->out, "lade-trace %d\n", TRACE_VERSION);
+  capacity_write(c);
+  settings_write(c);
+  for (size_t i = 1; i <= c->stream_count; i++) fprintf(c->out, "stream %zu\n", i);
+  LADEI_TRY(start_write(c));
+  for (uint64_t i = 0; i < c->part->event_count; i++) LADEI_TRY(event_write(c, i));
+  fputs("snapshot end\n", c->out);
+  c->facts.found.pools = c->next_pool;
+  return LADE_OK;
+}
+
+static lade_status part_write(conversion *c) {
+  LADEI_TRY(snapshot_facts_find(c->snapshot, (uint32_t)(c->part - c->snapshot->parts.rows), &c->facts));
+  lade_status status = streams_collect(c);
+  if (status == LADE_OK) status = trace_write(c);
+  snapshot_facts_destroy(&c->facts);
+  return status;
+}
+
+lade_status from_snapshot_write(const lade_snapshot *snapshot, FILE *out, from_snapshot_differences *differences) {
   conversion c = {.snapshot = snapshot, .out = out};
   for (size_t i = 0; i < snapshot->parts.count && c.part == NULL; i++) {
     const ladei_snapshot_part *part = &snapshot->parts.rows[i];
@@ -237,7 +277,8 @@ lade_status from_snapshot_write(const lade_snapshot *snapshot, FILE *out) {
   if (c.part == NULL)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
                        "no device allocator in it has a history: there is nothing to replay");
-  lade_status status = trace_write(&c);
+  lade_status status = part_write(&c);
+  *differences = c.facts.found;
   free(c.streams);
   ladei_pair_map_clear(&c.ids);
   ladei_pair_map_clear(&c.waiters);
