@@ -52,6 +52,8 @@ void message_print(const char *command, const char *name, const char *format, ..
 int output_end(const char *command, int exit_status) {
   errno = 0;
   if (fflush(stdout) == 0 && ferror(stdout) == 0) return exit_status;
+  if (errno == 0 && fputc('\n', stdout) != EOF)
+    (void)fflush(stdout); /* stdio forgets why a write failed; one more says it */
   message_print(command, "standard output", "cannot be written: %s",
                 errno != 0 ? strerror(errno) : "an earlier write failed");
   return EXIT_FAILED;
