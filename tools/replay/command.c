@@ -87,11 +87,11 @@ typedef struct sink {
   FILE *out; /* NULL: snapshots are not wanted */
   bool json;
   bool first;
-  replay_totals *sums;                   /* NULL: samples are not wanted */
-  uint64_t peak_bytes;                   /* reserved, of the last snapshot */
-  bool own_settings;                     /* those of the trace */
-  bool told;                             /* what the file lacks was said before */
-  from_snapshot_differences differences; /* of the file's trace; all zero for a trace */
+  replay_totals *sums;            /* NULL: samples are not wanted */
+  uint64_t peak_bytes;            /* reserved, of the last snapshot */
+  bool own_settings;              /* those of the trace */
+  bool told;                      /* what the file lacks was said before */
+  replay_differences differences; /* of the file's trace; all zero for a trace */
 } sink;
 
 static void snapshot_take(void *user, const report_entry *entry) {
@@ -111,7 +111,7 @@ static int failed(const char *what, const char *name) {
 
 /* Where the replay is not what happened. */
 static void differences_tell(const char *path, const sink *s) {
-  const from_snapshot_differences *d = &s->differences;
+  const replay_differences *d = &s->differences;
   uint64_t peak_bytes = s->sums != NULL ? s->sums->peak_reserved : s->peak_bytes;
   const struct {
     uint64_t count; /* 0: not so */
@@ -142,7 +142,7 @@ static void differences_tell(const char *path, const sink *s) {
 }
 
 /* A snapshot as a trace in a file without a name; NULL with a message printed. */
-static FILE *snapshot_trace(const char *path, from_snapshot_differences *out, int *out_exit) {
+static FILE *snapshot_trace(const char *path, replay_differences *out, int *out_exit) {
   lade_snapshot *snapshot = snapshot_source_open(command_name, path, out_exit);
   if (snapshot == NULL) return NULL;
   FILE *file = tmpfile();
@@ -166,7 +166,7 @@ static FILE *snapshot_trace(const char *path, from_snapshot_differences *out, in
 }
 
 /* The trace, or the one of a snapshot. NULL with a message printed. */
-static FILE *trace_open(const char *path, from_snapshot_differences *out, int *out_exit) {
+static FILE *trace_open(const char *path, replay_differences *out, int *out_exit) {
   char head[32];
   FILE *file = fopen(path, "r");
   if (file == NULL) {

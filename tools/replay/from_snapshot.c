@@ -268,7 +268,7 @@ static lade_status part_write(conversion *c) {
   return status;
 }
 
-lade_status from_snapshot_write(const lade_snapshot *snapshot, FILE *out, from_snapshot_differences *differences) {
+lade_status from_snapshot_write(const lade_snapshot *snapshot, FILE *out, replay_differences *differences) {
   conversion c = {.snapshot = snapshot, .out = out};
   for (size_t i = 0; i < snapshot->parts.count && c.part == NULL; i++) {
     const ladei_snapshot_part *part = &snapshot->parts.rows[i];

@@ -72,7 +72,7 @@ static bool whole_free(const ladei_inspect_layout *layout) {
 }
 
 static void flush_look(facts_walk *walk, uint64_t i) {
-  from_snapshot_differences *found = &walk->facts->found;
+  replay_differences *found = &walk->facts->found;
   bool last = i + 1 == walk->part->event_count || !gives_back(event_at(walk, i + 1));
   if (!gives_back(event_at(walk, i)) || is_pool(walk->facts->pools[i])) return;
   if (walk->segments_name_pools && !walk->events_name_pools) found->nameless_segments++;
@@ -110,7 +110,7 @@ static void walk_begin(facts_walk *walk) {
 }
 
 static void walk_end(facts_walk *walk) {
-  from_snapshot_differences *found = &walk->facts->found;
+  replay_differences *found = &walk->facts->found;
   const ladei_inspect_layout_block *block = NULL;
   while ((block = ladei_inspect_layout_next_block(&walk->facts->start, block)) != NULL)
     found->earlier_blocks += block->row.state != LADE_DEVICE_BLOCK_INACTIVE;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the events of a history do not say each by itself: found by undoing them, the newest first.
+ * Facts that no event of a history says by itself. They are found by undoing the events, the newest first.
  *
  *   memory now --undo--> ... --undo--> memory at the history's begin       reserved bytes, segments and their pools at each event
  */
@@ -10,13 +10,13 @@
 #include <stdbool.h>
 
 #include "inspect/layout.h"
-#include "tools/replay/from_snapshot.h"
+#include "tools/replay/differences.h"
 
 typedef struct snapshot_facts {
-  ladei_inspect_layout start;      /* memory at the begin */
-  lade_device_pool_id *pools;      /* of each event */
-  uint64_t capacity_bytes;         /* where allocations fail as they did; 0: none says so, or no number does */
-  from_snapshot_differences found; /* those that the events alone show */
+  ladei_inspect_layout start; /* memory at the begin */
+  lade_device_pool_id *pools; /* of each event */
+  uint64_t capacity_bytes;    /* where allocations fail as they did; 0: none says so, or no number does */
+  replay_differences found;   /* those that the events alone show */
 } snapshot_facts;
 
 /* LADE_ERR_OUT_OF_HOST_MEMORY. */
