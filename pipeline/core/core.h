@@ -275,6 +275,7 @@ typedef struct ladei_pipe_joined {
 /* Note [Turns] in core_pick.c. */
 typedef struct ladei_pipe_turns {
   uint64_t most_bytes; /* that a copy stream queues until all of it is over, about; 0: no limit */
+  unsigned halved;     /* so many turns more are half as long: short transfers copied a moment ago */
   bool single;         /* the first and the second copy stream are not used at the same time: a copy is measured */
 } ladei_pipe_turns;
 

@@ -69,7 +69,7 @@ static bool pick_asking(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
 /*
  * Note [Short transfers]
  * A transfer of 64 KiB queued after a bulk's copies on one stream waited for all of them. On a stream of its own it waits
- * for the turns that are queued (Note [Turns]). In virtual time: 1,056 -> 248 us with streams in turn, and 478 where the
+ * for the turns that are queued (Note [Turns]). In virtual time: 1,056 -> 244 us with streams in turn, and 245 where the
  * engine stays with one (PipelineSchedule.SmallTransfersHaveTheirTurnBesideABulk). Short is far less than such a chunk;
  * urgent transfers pass in the same way.
  */
@@ -149,8 +149,9 @@ static bool ready_waits(const ladei_pipe_ring *ring) {
  *   first     |== turn ==|            |== turn ==|            | runs empty: the engine takes up the next stream, of
  *   second               |== turn ==|            |== turn ==|   whichever program
  *
- * A turn is 1.5 of the copies that the link needs, 0.17 ms: one joined copy. While short transfers of the same ring copy,
- * and of background transfers, it is half of that. Only a stream that waits for a caller's stream has no turns: a caller
+ * A turn is 1.5 of the copies that the link needs, 0.17 ms: one joined copy. Of background transfers it is half of that, and so
+ * are the 16 turns after each copy of a short transfer: a program that waits for one transfer before it begins the next has none
+ * queued when it comes back, and waited for two whole turns, 385 us on an H200. Only a stream that waits for a caller's stream has no turns: a caller
  * may wait until all of it is queued, and only then let its stream go on; it holds no more than the ring's blocks, or
  * 32 MiB of a transfer that needs none (core_schedule.c, Note [Copies under way]). While a copy is measured the two
  * streams do not overlap, as the one would count the other's bytes. In virtual time, engine_stays, a foreign copy of
@@ -162,8 +163,7 @@ uint64_t ladei_pipe_turn_left(const ladei_pipe_core_transfer *transfer, const la
   const ladei_pipe_copy_stream *passing = &ring->copy_streams[LADEI_PIPE_COPY_STREAM_SHORT];
   uint64_t most = ladei_pipe_turn_bytes(transfer);
   if (most == 0 || ladei_pipe_copy_stream_waits(copy_stream)) return UINT64_MAX;
-  if (copy_stream != passing && most == ring->turns.most_bytes && !ladei_pipe_copy_stream_rests(passing))
-    most = most / 2 + 1;
+  if (copy_stream != passing && most == ring->turns.most_bytes && ring->turns.halved > 0) most = most / 2 + 1;
   if (ladei_pipe_copy_stream_rests(copy_stream)) return most;
   return copy_stream->turn_bytes < most ? most - copy_stream->turn_bytes : 0;
 }
