@@ -20,6 +20,7 @@ typedef struct ladei_device_block_pool {
   struct ladei_device_private_pool *private_pool; /* NULL: a default pool */
   bool is_small;
   bool no_split; /* blocks are handed out whole, to requests that nearly fill them */
+  bool provided; /* segments come from the pool's own provider */
 } ladei_device_block_pool;
 
 typedef struct ladei_device_private_pool {

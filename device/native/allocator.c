@@ -253,7 +253,7 @@ static ladei_device_block *request_borrow(lade_device_allocator *allocator, lade
                                        : ladei_device_pool_search)(heap, blocks, request->stream_key, request->rounded);
     if (block == NULL) continue;
     request->pool = blocks;
-    request->lent_plain = plain;
+    request->lent = true;
     return block;
   }
   return NULL;
@@ -414,15 +414,24 @@ static lade_status records_missing(void) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for the record of a block");
 }
 
+/* Whether a block is cut for the request. In PyTorch's allocator memory of providers, and what is lent, is so as in plain
+ * segments. */
+static inline bool request_splits(const ladei_device_settings *settings, const ladei_device_request *request,
+                                  size_t remaining, bool found) {
+  const ladei_device_block_pool *pool = request->pool;
+  if (pool->no_split) return false;
+  if (settings->reference && (pool->provided || (!found && request->lent)))
+    return ladei_device_split_plain(settings, pool->is_small, request->rounded, remaining);
+  return ladei_device_split_wanted(settings, pool->is_small, request->rounded, remaining);
+}
+
 /* Hands the block out, or the part of it that is wanted. `found`: by a search, just now. False: there is no memory for
  * a record, and the block is cached. */
 static inline __attribute__((always_inline)) bool block_serve(ladei_device_heap *heap,
                                                               const ladei_device_request *request,
                                                               ladei_device_block *block, bool found, void **out) {
   size_t remaining = block->size - request->rounded;
-  bool plain = !found && request->lent_plain;
-  bool split = !request->pool->no_split && (plain ? ladei_device_split_plain : ladei_device_split_wanted)(
-                                               &heap->settings, request->pool->is_small, request->rounded, remaining);
+  bool split = request_splits(&heap->settings, request, remaining, found);
   if (split && !ladei_device_heap_reserve(heap, 1)) {
     if (block->state == LADEI_DEVICE_HEAP_BUSY) ladei_device_block_insert(heap, block);
     return false;
@@ -463,7 +472,7 @@ static __attribute__((noinline)) lade_status request_missed(lade_device_allocato
                                                             ladei_device_request *request, void **out) {
   request->pool_id = (lade_device_pool_id){0, 0};
   request->kept_bytes = 0;
-  request->lent_plain = false;
+  request->lent = false;
   if (request->found) return records_missing();
   ladei_log_later(LADE_LOG_DEBUG, "device allocator %p: %zu bytes: no block cached", (void *)allocator,
                   request->requested);

@@ -102,6 +102,7 @@ lade_status ladei_device_native_pool_create(lade_device_allocator *allocator, co
   ladei_device_private_pool *pool = pool_create(options->id, options->flags);
   if (pool == NULL) return pool_missing(call);
   pool->provider = provider;
+  pool->small_pool.provided = pool->large_pool.provided = provider.alloc != NULL;
   ladei_lock_acquire(&allocator->lock);
   if (pool->id.first == 0 && pool->id.second == 0) pool->id = id_choose(allocator);
   if (ladei_device_private_pool_find(&allocator->heap, pool->id) != NULL)

@@ -89,7 +89,7 @@ typedef struct ladei_device_request {
   uint64_t stream_key;
   ladei_device_block_pool *pool;
   bool found;                  /* a block in the cache, which fits */
-  bool lent_plain;             /* `pool` lends, as PyTorch's do: by the rules of plain segments */
+  bool lent;                   /* `pool` lends what is handed out */
   lade_device_pool_id pool_id; /* of a private pool, after a failure */
   uint64_t kept_bytes;         /* that captures kept from going back on that way */
 } ladei_device_request;

@@ -536,6 +536,25 @@ LADE_TEST(DevicePoolObjects, ACaptureTakesNoBlockOfAPoolThatLends) {
 
 /* ---- Providers --------------------------------------------------------------------------------------------------- */
 
+/* PyTorch's allocator has no expandable segments there, and cuts blocks as those of plain ones. */
+LADE_TEST(DevicePoolObjects, AProvidersMemoryIsCutAsPlainInTheReference) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  for (int reference = 0; reference < 2; reference++) {
+    options.flags = reference ? LADE_DEVICE_REFERENCE : 0;
+    device_segments segments;
+    device_fixture f;
+    if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+    lade_device_plugin provider = device_segments_open(&segments);
+    lade_device_pool_id id = pool_create(&f, 0, &provider);
+    char *block = pool_alloc(&f, id, 19 * MIB + 1024, 0);
+    LADE_EXPECT_EQ_UINT(info_of(&f, id).allocated_bytes, reference ? 20 * MIB : 19 * MIB + 1024);
+    device_fixture_free(&f, block);
+    device_fixture_close(&f);
+  }
+}
+
 LADE_TEST(DevicePoolObjects, AProviderGivesAndTakesThePoolsSegments) {
   device_segments segments;
   device_fixture f;
