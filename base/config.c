@@ -73,23 +73,25 @@ static bool piece_cut(config_part *rest, char separator, config_part *head) {
 
 /* ---- Expected values -------------------------------------------------------------------------------------------- */
 
-static bool word_known(const ladei_setting_word *word, bool pytorch_only) { return !pytorch_only || !word->of_lade; }
+static bool word_known(const ladei_setting_word *word, ladei_settings_known known) {
+  return known == LADEI_SETTINGS_ALL || !word->of_lade;
+}
 
 /* "a, b or c" for one of them; "some of a, b, c, with bars between" for a set. */
-static void words_list(const ladei_setting *s, bool pytorch_only, char *text, size_t text_bytes) {
+static void words_list(const ladei_setting *s, ladei_settings_known known, char *text, size_t text_bytes) {
   bool set = s->kind == LADEI_SETTING_WORD_SET;
   size_t length = (size_t)snprintf(text, text_bytes, "%s", set ? "some of " : "");
   const char *separator = "";
   for (const ladei_setting_word *word = s->words; word->word != NULL; word++) {
-    if (!word_known(word, pytorch_only) || length >= text_bytes) continue;
+    if (!word_known(word, known) || length >= text_bytes) continue;
     length += (size_t)snprintf(text + length, text_bytes - length, "%s%s", separator, word->word);
-    bool before_last = word[1].word != NULL && word_known(&word[1], pytorch_only) && word[2].word == NULL;
+    bool before_last = word[1].word != NULL && word_known(&word[1], known) && word[2].word == NULL;
     separator = before_last && !set ? " or " : ", ";
   }
   if (set && length < text_bytes) snprintf(text + length, text_bytes - length, ", with bars between");
 }
 
-void ladei_setting_values(const ladei_setting *s, bool pytorch_only, char *text, size_t text_bytes) {
+void ladei_setting_values(const ladei_setting *s, ladei_settings_known known, char *text, size_t text_bytes) {
   unsigned long long low = s->low;
   unsigned long long high = s->high;
   switch (s->kind) {
@@ -103,13 +105,13 @@ void ladei_setting_values(const ladei_setting *s, bool pytorch_only, char *text,
   case LADEI_SETTING_DIVISIONS:
     snprintf(text, text_bytes, "a power of two, or [A:D,...,>:D] with powers of two");
     return;
-  default: words_list(s, pytorch_only, text, text_bytes);
+  default: words_list(s, known, text, text_bytes);
   }
 }
 
 static lade_status value_error(const parser *p, const ladei_setting *s, config_part value) {
   char expected[VALUES_TEXT_BYTES];
-  ladei_setting_values(s, p->source->pytorch_only, expected, sizeof expected);
+  ladei_setting_values(s, p->source->known, expected, sizeof expected);
   return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: bad value \"%.*s\" at position %zu: expected %s",
                      s->key + strlen(p->source->prefix), piece_length(value), value.begin,
                      (size_t)(value.begin - p->text) + 1, expected);
@@ -169,7 +171,7 @@ static bool fraction_in_range(const ladei_setting *s, config_part value, double 
 
 static bool word_read(const parser *p, const ladei_setting *s, config_part value, uint32_t *out) {
   for (const ladei_setting_word *word = s->words; word->word != NULL; word++) {
-    if (!word_known(word, p->source->pytorch_only) || !piece_is(value, word->word)) continue;
+    if (!word_known(word, p->source->known) || !piece_is(value, word->word)) continue;
     *out = word->number;
     return true;
   }
@@ -285,10 +287,15 @@ static bool value_read(const parser *p, const ladei_setting *s, config_part valu
 
 /* ---- The text ---------------------------------------------------------------------------------------------------- */
 
+static bool key_known(const ladei_setting *s, ladei_settings_known known) {
+  return known == LADEI_SETTINGS_ALL || s->origin == LADEI_SETTING_OF_PYTORCH ||
+         (known == LADEI_SETTINGS_OF_LATER_PYTORCH && s->origin == LADEI_SETTING_OF_LATER_PYTORCH);
+}
+
 static bool key_is(const parser *p, config_part key, const ladei_setting *s) {
   size_t prefix = strlen(p->source->prefix);
   return strncmp(s->key, p->source->prefix, prefix) == 0 && piece_is(key, s->key + prefix) &&
-         (!p->source->pytorch_only || s->origin == LADEI_SETTING_OF_PYTORCH);
+         key_known(s, p->source->known);
 }
 
 /* The number of the key's row in a table; the table's count where it has none. */

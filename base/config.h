@@ -30,7 +30,7 @@ typedef enum ladei_setting_kind {
 /* The project that a key comes from. */
 typedef enum ladei_setting_origin {
   LADEI_SETTING_OF_LADE,
-  LADEI_SETTING_OF_PYTORCH,      /* known to the PyTorch version that traces are compared with */
+  LADEI_SETTING_OF_PYTORCH,      /* known to the PyTorch versions of traces of version 1 */
   LADEI_SETTING_OF_LATER_PYTORCH /* known to later versions of PyTorch only */
 } ladei_setting_origin;
 
@@ -100,12 +100,19 @@ typedef struct ladei_settings_skips {
   ladei_settings_skip first[LADEI_SETTINGS_SKIPS_MAX];
 } ladei_settings_skips;
 
+/* Which keys and words a text may have. */
+typedef enum ladei_settings_known {
+  LADEI_SETTINGS_ALL,
+  LADEI_SETTINGS_OF_PYTORCH,      /* keys of LADEI_SETTING_OF_PYTORCH, words that are not lade's own */
+  LADEI_SETTINGS_OF_LATER_PYTORCH /* also keys of LADEI_SETTING_OF_LATER_PYTORCH */
+} ladei_settings_known;
+
 /* How a text is read. */
 typedef struct ladei_settings_source {
   const ladei_settings_table *const *tables;
   size_t table_count;
   const char *prefix; /* left out of the keys in the text, as in LADE_BUDGET; "": nothing */
-  bool pytorch_only;  /* only the keys of LADEI_SETTING_OF_PYTORCH are known */
+  ladei_settings_known known;
   /* NULL: an unknown key is an error. Otherwise it is noted here and skipped, a comma may end the text, and the last value
    * of a key that is given twice counts. */
   ladei_settings_skips *skips;
@@ -128,6 +135,6 @@ lade_status ladei_settings_read(const ladei_settings_source *source, const char 
 void ladei_settings_write(const ladei_settings_table *table, const void *options, ladei_bounded_text *text);
 
 /* Writes which values a setting takes, in words, for messages and `lade settings`; cut to `text_bytes`. */
-void ladei_setting_values(const ladei_setting *setting, bool pytorch_only, char *text, size_t text_bytes);
+void ladei_setting_values(const ladei_setting *setting, ladei_settings_known known, char *text, size_t text_bytes);
 
 #endif /* LADE_BASE_CONFIG_H */

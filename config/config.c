@@ -49,25 +49,27 @@ static lade_status options_write(ladei_config *own, lade_config *config) {
   return ladei_stats_write("lade_pipeline_options", &own->pipeline, sizeof own->pipeline, config->pipeline);
 }
 
-lade_status ladei_config_read(const char *text, const char *prefix, bool pytorch_only, ladei_settings_skips *skips,
-                              ladei_config *own) {
-  const ladei_settings_source source = {ladei_config_tables, ladei_config_table_count, prefix, pytorch_only, skips};
+lade_status ladei_config_read(const char *text, const char *prefix, ladei_settings_known known,
+                              ladei_settings_skips *skips, ladei_config *own) {
+  const ladei_settings_source source = {ladei_config_tables, ladei_config_table_count, prefix, known, skips};
   void *const options[] = {&own->device, &own->pinned, &own->pipeline};
   return ladei_settings_read(&source, text, options, own->budget_name);
 }
 
-static lade_status parse(const char *text, bool pytorch_only, const char *call, lade_config *config) {
+static lade_status parse(const char *text, ladei_settings_known known, const char *call, lade_config *config) {
   if (text == NULL || config == NULL) return ladei_error_null(call, text == NULL ? "text" : "config");
   ladei_config own;
   LADEI_TRY(options_read(config, &own));
-  LADEI_TRY(ladei_config_read(text, "", pytorch_only, NULL, &own));
+  LADEI_TRY(ladei_config_read(text, "", known, NULL, &own));
   return options_write(&own, config);
 }
 
-lade_status lade_config_parse(const char *text, lade_config *config) { return parse(text, false, __func__, config); }
+lade_status lade_config_parse(const char *text, lade_config *config) {
+  return parse(text, LADEI_SETTINGS_ALL, __func__, config);
+}
 
-lade_status ladei_config_parse_reference(const char *text, lade_config *config) {
-  return parse(text, true, __func__, config);
+lade_status ladei_config_parse_reference(const char *text, bool later, lade_config *config) {
+  return parse(text, later ? LADEI_SETTINGS_OF_LATER_PYTORCH : LADEI_SETTINGS_OF_PYTORCH, __func__, config);
 }
 
 lade_status ladei_config_budget_read(const char *text, ladei_config *own) {
@@ -75,7 +77,7 @@ lade_status ladei_config_budget_read(const char *text, ladei_config *own) {
   bool off = strcmp(text, "off") == 0;
   own->pinned.budget = off ? LADE_PINNED_BUDGET_OFF : LADE_PINNED_BUDGET_ON;
   if (off || strcmp(text, "on") == 0) return LADE_OK;
-  lade_status status = ladei_config_read(text, "pinned_budget_", false, NULL, own);
+  lade_status status = ladei_config_read(text, "pinned_budget_", LADEI_SETTINGS_ALL, NULL, own);
   return status == LADE_OK ? LADE_OK
                            : ladei_error_prefix(status, "LADE_BUDGET (off, on, or keys name, mb, share, part_mb): ");
 }
@@ -103,7 +105,7 @@ static lade_status settings_from_env(ladei_config *own, const variable **out, la
   const variable *v = variable_find(&text);
   *out = v;
   if (v == NULL) return LADE_OK;
-  lade_status status = ladei_config_read(text, "", false, v->of_pytorch ? skips : NULL, own);
+  lade_status status = ladei_config_read(text, "", LADEI_SETTINGS_ALL, v->of_pytorch ? skips : NULL, own);
   return status == LADE_OK ? LADE_OK : ladei_error_prefix(status, "%s: ", v->name);
 }
 

@@ -19,11 +19,12 @@ typedef struct ladei_config {
 } ladei_config;
 
 /* Reads a text into the copy; on error some fields may be written. Parameters but `own`: as in ladei_settings_source. */
-lade_status ladei_config_read(const char *text, const char *prefix, bool pytorch_only, ladei_settings_skips *skips,
-                              ladei_config *own);
+lade_status ladei_config_read(const char *text, const char *prefix, ladei_settings_known known,
+                              ladei_settings_skips *skips, ladei_config *own);
 
-/* As lade_config_parse() for the settings in a trace: keys and values that only lade or later versions know are unknown. */
-lade_status ladei_config_parse_reference(const char *text, lade_config *config);
+/* As lade_config_parse() for the settings in a trace: keys and values that only lade knows are unknown, as are those of
+ * later versions of PyTorch unless `later`. */
+lade_status ladei_config_parse_reference(const char *text, bool later, lade_config *config);
 
 /*
  * The variable from which lade_config_from_env() would take settings, and its keys that are skipped. NULL: none is set,

@@ -354,18 +354,20 @@ LADE_TEST(Config, ChoosesTheBackend) {
   /* A trace's conf line knows one backend. */
   lade_config config;
   lade_config_init(&config);
-  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, ladei_config_parse_reference("backend:cudaMallocAsync", &config));
+  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, ladei_config_parse_reference("backend:cudaMallocAsync", false, &config));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "bad value \"cudaMallocAsync\" at position 9: expected native");
 }
 
 LADE_TEST(Config, ReferenceKnowsNoKeysOfOurs) {
   lade_config config;
   lade_config_init(&config);
-  LADE_EXPECT_OK(ladei_config_parse_reference("max_split_size_mb:32", &config));
-  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, ladei_config_parse_reference("device_max_mb:1", &config));
-  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, ladei_config_parse_reference("max_non_split_rounding_mb:64", &config));
-  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, ladei_config_parse_reference("large_segment_size_mb:12", &config));
-  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, ladei_config_parse_reference("throw_on_cudamalloc_oom:False", &config));
+  LADE_EXPECT_OK(ladei_config_parse_reference("max_split_size_mb:32", false, &config));
+  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, ladei_config_parse_reference("device_max_mb:1", false, &config));
+  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, ladei_config_parse_reference("max_non_split_rounding_mb:64", false, &config));
+  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, ladei_config_parse_reference("large_segment_size_mb:12", false, &config));
+  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, ladei_config_parse_reference("throw_on_cudamalloc_oom:False", false, &config));
+  LADE_EXPECT_OK(ladei_config_parse_reference("large_segment_size_mb:12,max_split_size_mb:32", true, &config));
+  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, ladei_config_parse_reference("device_max_mb:1", true, &config));
 }
 
 LADE_TEST(Config, EnvironmentPrefersOurVariable) {

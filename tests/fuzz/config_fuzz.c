@@ -90,7 +90,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   ladei_config before, config, reference, passing;
   memset(&before, 0, sizeof before);
   config = reference = passing = before;
-  bool strict = ladei_config_read(text, "", false, NULL, &config) == LADE_OK;
+  bool strict = ladei_config_read(text, "", LADEI_SETTINGS_ALL, NULL, &config) == LADE_OK;
   if (strict)
     config_check(&config);
   else
@@ -103,11 +103,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   FUZZ_CHECK((lade_config_parse(text, &public) == LADE_OK) == strict);
   if (!strict) FUZZ_CHECK(options.max_split_bytes == 0 && options.flags == 0 && options.expandable_segments == 0);
   /* What the reference knows, lade knows too, with the same meaning. */
-  if (ladei_config_read(text, "", true, NULL, &reference) == LADE_OK)
+  if (ladei_config_read(text, "", LADEI_SETTINGS_OF_PYTORCH, NULL, &reference) == LADE_OK)
     FUZZ_CHECK(strict && config_equal(&reference, &config));
   /* With unknown keys passed over, what is understood stays understood, and nothing else is. */
   ladei_settings_skips skips = {.count = 0};
-  lade_status status = ladei_config_read(text, "", false, &skips, &passing);
+  lade_status status = ladei_config_read(text, "", LADEI_SETTINGS_ALL, &skips, &passing);
   if (strict) FUZZ_CHECK(status == LADE_OK && skips.count == 0 && config_equal(&passing, &config));
   if (!strict && status == LADE_OK)
     FUZZ_CHECK(skips.count > 0 || strchr(text, ',') != NULL); /* one at the end, a key twice */

@@ -103,7 +103,8 @@ lade_status replay_conf_check(const char *conf) {
 }
 
 static read_result conf_read(replay *r, trace_reader *reader, const trace_op *op) {
-  return ladei_config_parse_reference(op->text, &r->config) == LADE_OK ? READ_ITEM : refused(reader, op);
+  bool later = trace_version(reader) >= 2;
+  return ladei_config_parse_reference(op->text, later, &r->config) == LADE_OK ? READ_ITEM : refused(reader, op);
 }
 
 static lade_status allocator_create(replay *r) {

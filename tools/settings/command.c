@@ -53,7 +53,7 @@ static const char *origin_name(const ladei_setting *s) {
 
 /* The values with their unit: "a number from 0 to 65536 (frees)". */
 static void values_write(const ladei_setting *s, char *text, size_t text_bytes) {
-  ladei_setting_values(s, false, text, text_bytes);
+  ladei_setting_values(s, LADEI_SETTINGS_ALL, text, text_bytes);
   size_t length = strlen(text);
   if (s->unit != NULL) snprintf(text + length, text_bytes - length, " (%s)", s->unit);
 }
@@ -110,7 +110,7 @@ static void markdown_write(FILE *out) {
 /* NULL where memory is short. */
 static json_t *json_make_setting(const ladei_settings_table *table, const ladei_setting *s) {
   char values[VALUES_BYTES];
-  ladei_setting_values(s, false, values, sizeof values);
+  ladei_setting_values(s, LADEI_SETTINGS_ALL, values, sizeof values);
   return json_pack("{ss ss ss ss? ss ss ss? ss ss}", "key", s->key, "room", table->room, "options", table->options,
                    "option", s->option, "origin", origin_name(s), "values", values, "unit", s->unit, "default",
                    s->default_value, "help", s->help);

@@ -412,6 +412,9 @@ LADE_TEST(Replay, VersionsDecideAsThePyTorchOfTheirTime) {
     snprintf(text, sizeof text, "lade-trace %d\n%s", version, pool);
     expect_report(text, version == 1 ? plain : expandable);
   }
+  static const char *const larger[] = {"\"total_size\":33554432", NULL};
+  expect_report(HEAD2 "conf large_segment_size_mb:32\nalloc 1 3000000 0\nsnapshot s\n", larger);
+  expect_error(HEAD "conf large_segment_size_mb:32\n", "t:2: conf: ");
   static const char *const kept[] = {"\"reserved_bytes.all.current\":2097152", NULL};
   expect_report(HEAD2 "alloc 1 1 0\nfree 1\npool_begin 1 0\nempty_cache\nsnapshot s\n", kept);
 }
