@@ -18,7 +18,8 @@
  * R4  A route of a thread takes requests of that thread alone, by its number, which no other thread ever has: threads
  *     that it starts are not routed, and the scope of a thread that has exited routes nothing.
  * R5  A scope leads no request of a capture to a pool that is not captured into: the pool would hand the block out
- *     again while the graph names it, and none of the rules of captures would hold.
+ *     again while the graph names it, and none of the rules of captures would hold. In the reference it does: there
+ *     scopes have those rules.
  * Locks: the allocator's lock guards the list. No driver call, except resolving the streams named, before the lock.
  */
 #include "device/native/routes.h"
@@ -65,6 +66,7 @@ ladei_device_private_pool *ladei_device_route_choose(const lade_device_allocator
 
 lade_status ladei_device_route_check(lade_device_allocator *allocator, const char *call, lade_stream stream) {
   if (atomic_load_explicit(&allocator->routes.scopes, memory_order_relaxed) == 0) return LADE_OK;
+  if (atomic_load_explicit(&allocator->seen.scopes_capture, memory_order_relaxed)) return LADE_OK;
   ladei_stream resolved;
   LADEI_TRY(ladei_device_stream_resolve(allocator, stream, &resolved));
   ladei_lock_acquire(&allocator->lock);

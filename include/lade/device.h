@@ -824,7 +824,7 @@ LADE_API lade_status lade_device_shared_close(lade_device_allocator *allocator, 
  * Of several routes that take a request, scopes and captures (below) alike, the one begun last leads it: scopes nest. Where
  * that is a capture, captures decide among themselves as lade_device_pool_begin() says. The rules of captures hold for
  * captures alone: beside scopes events are asked, frees complete, and the cache goes back as ever. (With LADE_DEVICE_REFERENCE a
- * scope counts as a capture for these.) A pool made here may also be
+ * scope counts as a capture for these, and takes requests of captures.) A pool made here may also be
  * captured into, and a pool of captures may have scopes. A request on a stream that captures, which a scope would lead
  * to a pool that is not captured into, is LADE_ERR_CAPTURE, and breaks no capture: the graph would keep addresses that
  * the pool hands out again. lade_device_pool_begin() makes the capture known. If the streams of the capture are not

@@ -98,6 +98,34 @@ LADE_TEST_P(DeviceCaptures, AScopeLeadsNoRequestOfACapture, SUPPORT_RUNTIMES, na
   device_fixture_close(&f);
 }
 
+/* PyTorch's use_mem_pool takes them; the newest of what takes a stream leads. */
+LADE_TEST_P(DeviceCaptures, AScopeLeadsRequestsOfACaptureInTheReference, SUPPORT_RUNTIMES, name) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.flags = LADE_DEVICE_REFERENCE;
+  device_fixture f;
+  lade_device_pool_id pool;
+  uint64_t scope = 0;
+  if (!device_fixture_open_bytes(&f, name, &options)) return;
+  ladei_stream on = device_fixture_resolve(&f, 1);
+  LADE_EXPECT_OK(lade_device_pool_create(f.allocator, NULL, &pool));
+  pool_begin(&f, pool_one, 1);
+  capture_begin(&f, &on);
+  LADE_EXPECT_OK(lade_device_scope_begin(f.allocator, pool, NULL, LADE_DEVICE_SCOPE_THREAD, &scope));
+  void *inner = device_fixture_alloc(&f, 1000, 1);
+  LADE_EXPECT(device_fixture_pool_has(f.allocator, pool, &inner, 1));
+  LADE_EXPECT_OK(lade_device_scope_end(f.allocator, scope));
+  void *outer = device_fixture_alloc(&f, 1000, 1);
+  LADE_EXPECT(device_fixture_pool_has(f.allocator, pool_one, &outer, 1));
+  graph_destroy(&f, capture_end(&f, &on));
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool_one));
+  device_fixture_free(&f, inner);
+  device_fixture_free(&f, outer);
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool));
+  device_fixture_close(&f);
+}
+
 /* ---- Hazard H9: uses noted while anybody captures ----------------------------------------------------------------- */
 
 LADE_TEST_P(hazard_H09, StreamThatDoesNotCaptureIsWaitedFor, SUPPORT_RUNTIMES, name) {
