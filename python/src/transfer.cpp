@@ -172,6 +172,7 @@ TransferCall::~TransferCall() {
 
 void Transfer::add_callback(nb::handle ticket, nb::handle function) {
   bool is_late;
+  if (!pipe_->is_virtual()) (void)ask_over(); // a short one may be: no thread need hear of it
   function.inc_ref();
   ticket.inc_ref();
   {
