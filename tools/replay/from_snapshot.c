@@ -29,7 +29,8 @@ typedef struct conversion {
   uint32_t next_id, next_pool, next_waiter;
   snapshot_facts facts;
   uint64_t segment; /* that the next alloc was for; 0: none */
-  bool emptied;     /* the last event gave memory of `emptied_pool` back */
+  bool emptied;     /* the last event gave memory of `emptied_pool` back, ... */
+  bool for_growth;  /* ... as growing had failed, which it does in the replay too */
   uint32_t emptied_pool;
 } conversion;
 
@@ -195,10 +196,14 @@ static lade_status complete_write(conversion *c, const ladei_snapshot_event *eve
 }
 
 /* Memory of a pool that never had a block in the trace is the default pools'. */
-static void give_back_write(conversion *c, lade_device_pool_id pool) {
-  const uint32_t *known = ladei_pair_map_find(&c->pools, pool.first, pool.second);
+static void give_back_write(conversion *c, const snapshot_event_facts *facts) {
+  const uint32_t *known = ladei_pair_map_find(&c->pools, facts->pool.first, facts->pool.second);
   uint32_t number = known == NULL ? 0 : *known;
-  if (c->emptied && c->emptied_pool == number) return;
+  if (!c->emptied) {
+    c->for_growth = c->facts.capacity_bytes > 0 && facts->needed_bytes > c->facts.capacity_bytes;
+    c->facts.found.partial_flushes = c->facts.found.partial_flushes || (facts->partial && !c->for_growth);
+  }
+  if (c->for_growth || (c->emptied && c->emptied_pool == number)) return;
   if (number == 0)
     fputs("empty_cache\n", c->out);
   else
@@ -210,9 +215,9 @@ static lade_status event_write(conversion *c, uint64_t i) {
   const ladei_snapshot_event *event = &c->snapshot->events.rows[c->part->first_event + i];
   const ladei_snapshot_event *before = i == 0 ? NULL : event - 1;
   const ladei_snapshot_event *next = i + 1 < c->part->event_count ? event + 1 : NULL;
-  lade_device_pool_id pool = c->facts.pools[i];
+  lade_device_pool_id pool = c->facts.events[i].pool;
   bool gives_back = event->action == LADE_DEVICE_SEGMENT_FREE || event->action == LADE_DEVICE_SEGMENT_UNMAP;
-  if (gives_back) give_back_write(c, pool);
+  if (gives_back) give_back_write(c, &c->facts.events[i]);
   c->emptied = gives_back;
   switch ((lade_device_action)event->action) {
   case LADE_DEVICE_SEGMENT_ALLOC: c->segment = event->address; return LADE_OK;

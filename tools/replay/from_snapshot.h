@@ -9,7 +9,8 @@
  *   free requested   free; where its completion comes later, before it `record` on a stream made for it
  *   free completed   later: complete of that stream
  *   segment alloc    `at` of the alloc that follows, which the segment was for
- *   segment free     empty_cache, of a private pool pool_trim, once for those that follow each other
+ *   segment free     empty_cache, of a private pool pool_trim, once for those that follow each other; nothing where the
+ *                    memory of the device is known and they went back for memory that came next: so it does in the replay
  *   out of memory    the alloc that failed
  *
  * With the program's own settings that replays exactly what the file tells; replay_differences says what it does

@@ -7,7 +7,7 @@
  * where every failed allocation needed more than the largest such sum, it is a capacity of which a replay makes the same of them.
  *
  * Flushes. After one, no segment of the default pools is wholly free. Where one is, segments went back by their age or size, or for
- * a request.
+ * a request. Where the memory that came next did not fit without them, they went back for it.
  */
 #include "tools/replay/snapshot_facts.h"
 
@@ -25,6 +25,9 @@ typedef struct facts_walk {
   uint64_t reserved;      /* bytes after the event */
   uint64_t room;          /* largest sum of reserved and free bytes at a failed allocation */
   uint64_t least_refused; /* least sum of reserved bytes and those that a failed allocation would have added */
+  uint64_t wanted;        /* bytes of the memory that came, or was refused, after those that go back; 0: none */
+  bool partial;           /* of these */
+  bool private;           /* a private pool is among them */
 } facts_walk;
 
 static bool is_pool(lade_device_pool_id pool) { return pool.first != 0 || pool.second != 0; }
@@ -50,10 +53,10 @@ static const ladei_inspect_layout_segment *segment_around(const ladei_inspect_la
 
 static void pool_find(facts_walk *walk, uint64_t i) {
   const ladei_snapshot_event *event = event_at(walk, i);
-  walk->facts->pools[i] = event->pool;
+  walk->facts->events[i].pool = event->pool;
   if (walk->events_name_pools || !walk->segments_name_pools || event->action == LADE_DEVICE_OOM) return;
   const ladei_inspect_layout_segment *segment = segment_around(&walk->facts->start, event->address);
-  if (segment != NULL) walk->facts->pools[i] = segment->row.pool;
+  if (segment != NULL) walk->facts->events[i].pool = segment->row.pool;
 }
 
 /* Whether a plain segment of the default pools is wholly free. */
@@ -71,31 +74,47 @@ static bool whole_free(const ladei_inspect_layout *layout) {
   return false;
 }
 
+/* Bytes that an event added to those reserved, or would have. */
+static uint64_t growth_of(const ladei_snapshot_event *event) {
+  static const ladei_device_settings settings = {.large_segment_bytes = LADEI_DEVICE_LARGE_SEGMENT};
+  switch ((lade_device_action)event->action) {
+  case LADE_DEVICE_SEGMENT_ALLOC:
+  case LADE_DEVICE_SEGMENT_MAP: return event->bytes;
+  case LADE_DEVICE_OOM: return ladei_device_heap_segment_bytes(&settings, event->bytes);
+  default: return 0;
+  }
+}
+
+/* Before the event is undone. Several that give back come as one, the last of them first. */
 static void flush_look(facts_walk *walk, uint64_t i) {
-  replay_differences *found = &walk->facts->found;
+  snapshot_event_facts *facts = &walk->facts->events[i];
   bool last = i + 1 == walk->part->event_count || !gives_back(event_at(walk, i + 1));
-  if (!gives_back(event_at(walk, i)) || is_pool(walk->facts->pools[i])) return;
-  if (walk->segments_name_pools && !walk->events_name_pools) found->nameless_segments++;
-  if (last && !found->partial_flushes) found->partial_flushes = whole_free(&walk->facts->start);
+  bool first = i == 0 || !gives_back(event_at(walk, i - 1));
+  if (!gives_back(event_at(walk, i))) return;
+  if (last) {
+    walk->wanted = i + 1 < walk->part->event_count ? growth_of(event_at(walk, i + 1)) : 0;
+    walk->partial = !is_pool(facts->pool) && whole_free(&walk->facts->start);
+    walk->private = false;
+  }
+  walk->private = walk->private || is_pool(facts->pool);
+  if (!is_pool(facts->pool) && walk->segments_name_pools && !walk->events_name_pools)
+    walk->facts->found.nameless_segments++;
+  if (first) facts->partial = walk->partial;
+  if (first && walk->wanted > 0 && !walk->private)
+    facts->needed_bytes = walk->reserved + event_at(walk, i)->bytes + walk->wanted;
 }
 
 static void reserved_look(facts_walk *walk, const ladei_snapshot_event *event) {
-  ladei_device_settings settings = {.large_segment_bytes = LADEI_DEVICE_LARGE_SEGMENT};
   if (walk->facts->found.peak_bytes < walk->reserved) walk->facts->found.peak_bytes = walk->reserved;
-  switch ((lade_device_action)event->action) {
-  case LADE_DEVICE_SEGMENT_ALLOC:
-  case LADE_DEVICE_SEGMENT_MAP: walk->reserved -= ladei_size_min(event->bytes, walk->reserved); break;
-  case LADE_DEVICE_SEGMENT_FREE:
-  case LADE_DEVICE_SEGMENT_UNMAP: walk->reserved += event->bytes; break;
-  case LADE_DEVICE_OOM: {
-    uint64_t room = walk->reserved + event->address;
-    uint64_t wanted = walk->reserved + ladei_device_heap_segment_bytes(&settings, event->bytes);
+  if (gives_back(event)) {
+    walk->reserved += event->bytes;
+  } else if (event->action == LADE_DEVICE_OOM) {
+    uint64_t room = walk->reserved + event->address, wanted = walk->reserved + growth_of(event);
     if (walk->room < room) walk->room = room;
     if (walk->least_refused > wanted) walk->least_refused = wanted;
     walk->facts->found.refused_allocs++;
-    break;
-  }
-  default: break;
+  } else {
+    walk->reserved -= ladei_size_min(growth_of(event), walk->reserved);
   }
 }
 
@@ -126,9 +145,9 @@ static void walk_end(facts_walk *walk) {
 lade_status snapshot_facts_find(const lade_snapshot *snapshot, uint32_t part, snapshot_facts *out) {
   const ladei_snapshot_part *row = &snapshot->parts.rows[part];
   facts_walk walk = {.snapshot = snapshot, .part = row, .facts = out, .least_refused = UINT64_MAX};
-  *out = (snapshot_facts){.pools = calloc(row->event_count + 1, sizeof *out->pools)};
-  if (out->pools == NULL)
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for the pools of %llu events",
+  *out = (snapshot_facts){.events = calloc(row->event_count + 1, sizeof *out->events)};
+  if (out->events == NULL)
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for the facts of %llu events",
                        (unsigned long long)row->event_count);
   lade_status status = ladei_inspect_layout_create(snapshot, part, &out->start);
   if (status == LADE_OK) walk_begin(&walk);
@@ -148,6 +167,6 @@ lade_status snapshot_facts_find(const lade_snapshot *snapshot, uint32_t part, sn
 
 void snapshot_facts_destroy(snapshot_facts *facts) {
   ladei_inspect_layout_destroy(&facts->start);
-  free(facts->pools);
-  facts->pools = NULL;
+  free(facts->events);
+  facts->events = NULL;
 }

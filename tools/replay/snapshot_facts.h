@@ -12,11 +12,18 @@
 #include "inspect/layout.h"
 #include "tools/replay/differences.h"
 
+typedef struct snapshot_event_facts {
+  lade_device_pool_id pool;
+  /* Of the first event of some that give memory of the default pools back: */
+  uint64_t needed_bytes; /* that would have been reserved without them, for what comes next; 0: nothing grows then */
+  bool partial;          /* more could have gone */
+} snapshot_event_facts;
+
 typedef struct snapshot_facts {
   ladei_inspect_layout start; /* memory at the begin */
-  lade_device_pool_id *pools; /* of each event */
-  uint64_t capacity_bytes;    /* where allocations fail as they did; 0: none says so, or no number does */
-  replay_differences found;   /* those that the events alone show */
+  snapshot_event_facts *events;
+  uint64_t capacity_bytes;  /* where allocations fail as they did; 0: none says so, or no number does */
+  replay_differences found; /* those that the events alone show */
 } snapshot_facts;
 
 /* LADE_ERR_OUT_OF_HOST_MEMORY. */

@@ -72,6 +72,10 @@ CASES = {
              event("alloc", LOW, 20, **POOL), *freed(HIGH, 20), *freed(LOW, 20, **POOL), event("segment_free", LOW, 20, **POOL)]),
     # What the driver had free at a failed allocation was not looked at: it was served.
     "limit": ([segment(LOW, 20, NONE, *USED)], [event("segment_alloc", LOW, 20), event("alloc", LOW, 20), oom(30, 12)]),
+    # What went back for a request does so in the replay: the retry was not counted.
+    "retry": ([segment(LOW, 30, NONE, (30 * MIB, True))],
+              [event("segment_alloc", HIGH, 20), event("alloc", HIGH, 20), *freed(HIGH, 20), event("segment_free", HIGH, 20),
+               event("segment_alloc", LOW, 30), event("alloc", LOW, 30), oom(40, 10)]),
     "no_limit": ([segment(LOW, 20, NONE, *USED)], [event("segment_alloc", LOW, 20), event("alloc", LOW, 20), oom(30, 100)]),
     "partial": ([segment(HIGH, 20, NONE, *FREE)],
                 [event("segment_alloc", HIGH, 20), event("alloc", HIGH, 20), event("segment_alloc", LOW, 20), event("alloc", LOW, 20),
@@ -91,13 +95,13 @@ if len(sys.argv) == 3:
 else:
     entry = json.load(sys.stdin)["snapshots"][-1]
     want, have = held(case[0], ""), held(entry["segments"], "allocated_size")
-    sys.exit(0 if want == have and len(entry["oom"]) == (sys.argv[1] == "limit") else f"{want} became {have}, {entry['oom']}")
+    sys.exit(0 if want == have and len(entry["oom"]) == (sys.argv[1] in ("limit", "retry")) else f"{want} became {have}, {entry['oom']}")
 END
 replays() {
   python3 "$dir/pickles.py" "$1" "$dir/$1.pickle" || fail "no pickle of $1"
   run 0 replay "$dir/$1.pickle" --json
 }
-for case in addresses pools end limit; do
+for case in addresses pools end limit retry; do
   replays $case
   python3 "$dir/pickles.py" $case <"$dir/out" 2>"$dir/difference" || fail "$case: $(cat "$dir/difference")"
   case $case in
@@ -108,6 +112,7 @@ for case in addresses pools end limit; do
   *) [ ! -s "$dir/err" ] || fail "$case is exact: $(cat "$dir/err")" ;;
   esac
 done
+says '"num_alloc_retries":2' out
 replays no_limit
 says "not exact: 1 allocations failed at a limit that it does not name" err
 says "not exact: the program reserved at most 20971520 bytes, its replay 52428800" err
