@@ -232,6 +232,13 @@ static bool oversize_release(lade_device_allocator *allocator, ladei_device_requ
   return enough && status == LADE_OK;
 }
 
+/* P4 in private_pool.c */
+static bool pool_lends(const lade_device_allocator *allocator, const ladei_device_private_pool *pool) {
+  ladei_lock_assert_held(&allocator->lock);
+  bool flagged = (pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0;
+  return flagged && (pool->capture == 0 || allocator->heap.settings.reference);
+}
+
 /* A graph keeps the address, so a capture takes none. PyTorch's pools lend to the default pools alone. */
 static bool request_may_borrow(const lade_device_allocator *allocator, const ladei_device_request *request) {
   ladei_lock_assert_held(&allocator->lock);
@@ -247,7 +254,7 @@ static ladei_device_block *request_borrow(lade_device_allocator *allocator, lade
   bool plain = heap->settings.reference;
   if (!request_may_borrow(allocator, request)) return NULL;
   for (ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
-    if ((pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) == 0) continue;
+    if (!pool_lends(allocator, pool)) continue;
     ladei_device_block_pool *blocks = request->pool->is_small ? &pool->small_pool : &pool->large_pool;
     ladei_device_block *block = (plain ? ladei_device_pool_search_plain
                                        : ladei_device_pool_search)(heap, blocks, request->stream_key, request->rounded);
@@ -266,7 +273,7 @@ static lade_status lending_pools_flush(lade_device_allocator *allocator, ladei_d
   ladei_device_block_list_init(&leaving);
   ladei_device_await_grants(allocator);
   for (ladei_device_private_pool *pool = allocator->heap.private_pools; pool != NULL; pool = pool->next) {
-    if ((pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) == 0) continue;
+    if (!pool_lends(allocator, pool)) continue;
     ladei_device_pool_pick_all(&allocator->heap, &pool->small_pool, &leaving);
     ladei_device_pool_pick_all(&allocator->heap, &pool->large_pool, &leaving);
   }

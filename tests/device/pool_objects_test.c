@@ -505,6 +505,28 @@ LADE_TEST(DevicePoolObjects, FlagsAreThoseOfPyTorchInTheReference) {
   device_fixture_close(&f);
 }
 
+/* A pool that lends was captured into in the reference; its graph kept memory that others got once that was off. */
+LADE_TEST(DevicePoolObjects, APoolThatGraphsUseLendsNothing) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.flags = LADE_DEVICE_REFERENCE;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", 40 * MIB, &options)) return;
+  lade_device_pool_id id = pool_create(&f, LADE_DEVICE_POOL_USE_ON_OOM, NULL);
+  LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, id, NULL, 0));
+  char *block = device_fixture_alloc(&f, 40 * MIB, 0);
+  device_fixture_free(&f, block);
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, id));
+  options.flags = 0;
+  LADE_EXPECT_OK(lade_device_configure(f.allocator, &options));
+  void *none = NULL;
+  for (int stream = 0; stream < 2; stream++)
+    LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY,
+                       lade_device_alloc(f.allocator, 30 * MIB, f.streams[stream], &none));
+  LADE_EXPECT_EQ_UINT(info_of(&f, id).reserved_bytes, 40 * MIB);
+  device_fixture_close(&f);
+}
+
 /* By the rules of the pool that it comes from. */
 LADE_TEST(DevicePoolObjects, ALentBlockIsNotSplitWhereItsPoolSplitsNothing) {
   device_fixture f;
