@@ -440,13 +440,14 @@ def test_short_copies_wake_no_thread(stage):
     """Each woke a reader, which called on_complete, and the thread for callbacks, which had nothing to call."""
     source, buffer = lade.PinnedPool(stage.device).empty(4096), stage.empty(4096)
     stage.pipeline.copy(source, buffer).wait()
-    counts = []
-    for _ in range(5):  # others may want the processors meanwhile
+
+    def switches_of_100():
         before = switches_of_others()
         for _ in range(100):
             stage.pipeline.copy(source, buffer).wait()
-        counts.append(switches_of_others() - before)
-    assert min(counts) < 50, counts
+        return switches_of_others() - before
+
+    assert any(switches_of_100() < 50 for _ in range(50))  # others may want the processors meanwhile, but not always
 
 
 def eventually(condition):
