@@ -617,51 +617,41 @@ static lade_status launch_queue(lade_graph *graph, const ladei_stream *stream) {
   return LADE_OK;
 }
 
+static lade_status upload_queue(lade_graph *graph, const ladei_stream *stream) {
+  return ops_of(graph)->graph_upload(self_of(graph), graph->current->exec, stream);
+}
+
+typedef lade_status queuing(lade_graph *graph, const ladei_stream *stream);
+
 /* With the turn. */
-static lade_status launch_now(lade_graph *graph, const ladei_stream *stream) {
-  if (graph->current == NULL) return destruction_began("lade_graph_launch");
-  LADEI_TRY(ladei_device_launch_begin(graph->allocator, "lade_graph_launch", graph->current->memory));
-  lade_status status = launch_queue(graph, stream);
+static lade_status queue_now(lade_graph *graph, const ladei_stream *stream, const char *call, queuing *queue) {
+  if (graph->current == NULL) return destruction_began(call);
+  LADEI_TRY(ladei_device_launch_begin(graph->allocator, call, graph->current->memory));
+  lade_status status = queue(graph, stream);
   ladei_device_launch_end(graph->current->memory);
+  return status;
+}
+
+static lade_status queue_on(lade_graph *graph, lade_stream stream, const char *call, queuing *queue) {
+  ladei_stream resolved;
+  LADEI_TRY(graph_check(graph, call));
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = ladei_device_stream_resolve(graph->allocator, stream, &resolved);
+  if (status == LADE_OK) {
+    turn_take(graph);
+    status = queue_now(graph, &resolved, call, queue);
+    turn_give(graph);
+  }
+  ladei_cancellation_resume(cancellation);
   return status;
 }
 
 lade_status lade_graph_launch(lade_graph *graph, lade_stream stream) {
-  ladei_stream resolved;
-  LADEI_TRY(graph_check(graph, __func__));
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = ladei_device_stream_resolve(graph->allocator, stream, &resolved);
-  if (status == LADE_OK) {
-    turn_take(graph);
-    status = launch_now(graph, &resolved);
-    turn_give(graph);
-  }
-  ladei_cancellation_resume(cancellation);
-  return status;
-}
-
-/* With the turn. */
-static lade_status upload_now(lade_graph *graph, const ladei_stream *stream) {
-  static const char call[] = "lade_graph_upload";
-  if (graph->current == NULL) return destruction_began(call);
-  LADEI_TRY(ladei_device_launch_begin(graph->allocator, call, graph->current->memory));
-  lade_status status = ops_of(graph)->graph_upload(self_of(graph), graph->current->exec, stream);
-  ladei_device_launch_end(graph->current->memory);
-  return status;
+  return queue_on(graph, stream, __func__, launch_queue);
 }
 
 lade_status lade_graph_upload(lade_graph *graph, lade_stream stream) {
-  ladei_stream resolved;
-  LADEI_TRY(graph_check(graph, __func__));
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = ladei_device_stream_resolve(graph->allocator, stream, &resolved);
-  if (status == LADE_OK) {
-    turn_take(graph);
-    status = upload_now(graph, &resolved);
-    turn_give(graph);
-  }
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return queue_on(graph, stream, __func__, upload_queue);
 }
 
 /* ---- Questions --------------------------------------------------------------------------------------------------- */
