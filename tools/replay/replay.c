@@ -13,6 +13,7 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/error.h"
 #include "base/size.h"
 #include "config/config.h"
@@ -176,13 +177,7 @@ void replay_destroy(replay *r) {
 /* ---- Device blocks ----------------------------------------------------------------------------------------------- */
 
 static bool oom_add(replay *r, uint64_t id) {
-  if (r->oom_count == r->oom_room) {
-    size_t room = r->oom_room == 0 ? 16 : 2 * r->oom_room;
-    uint64_t *larger = realloc(r->oom, room * sizeof *larger);
-    if (larger == NULL) return false;
-    r->oom = larger;
-    r->oom_room = room;
-  }
+  if (!LADEI_ARRAY_ROOM(r->oom, r->oom_room, r->oom_count + 1)) return false;
   r->oom[r->oom_count++] = id;
   return true;
 }

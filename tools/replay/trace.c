@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/size.h"
 #include "base/utf8.h"
 #include "tools/replay/number_map.h"
@@ -164,12 +165,8 @@ static read_result number_read(trace_reader *reader, field_kind kind, const char
 
 static read_result streams_read(trace_reader *reader, size_t first, trace_op *op) {
   size_t count = reader->frame.fields.count - first;
-  if (count > reader->stream_room) {
-    uint64_t *larger = realloc(reader->stream_list, count * sizeof *larger);
-    if (larger == NULL) return FAIL(reader, "no memory for %zu streams", count);
-    reader->stream_list = larger;
-    reader->stream_room = count;
-  }
+  if (!LADEI_ARRAY_ROOM(reader->stream_list, reader->stream_room, count))
+    return FAIL(reader, "no memory for %zu streams", count);
   for (size_t i = 0; i < count; i++) {
     read_result result =
         number_read(reader, FIELD_STREAM, reader->frame.fields.list[first + i], &reader->stream_list[i]);
