@@ -17,6 +17,7 @@
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
@@ -54,8 +55,9 @@ static struct {
   const scheduler_plan *plan;
   void *user;
   worker workers[SCHEDULER_THREADS];
-  sem_t finished; /* the caller's turn */
-  bool running;   /* threads are being switched */
+  sem_t finished;       /* the caller's turn */
+  cpu_set_t processors; /* the caller's, while it explores on one */
+  bool running;         /* threads are being switched */
   bool stopping;
   int preemptions_left;
   int timeouts_left;
@@ -304,7 +306,17 @@ static void schedule_run(void) {
   plan->judge(all.user);
 }
 
+/* One thread runs at a time: on one processor a turn takes half of the time. The next exploration may be on another one. */
+static void processor_choose(void) {
+  cpu_set_t one;
+  if (sched_getaffinity(0, sizeof all.processors, &all.processors) != 0) give_up("no processor");
+  CPU_ZERO(&one);
+  CPU_SET((size_t)sched_getcpu(), &one);
+  (void)sched_setaffinity(0, sizeof one, &one);
+}
+
 static void workers_start(void) {
+  processor_choose();
   sem_init(&all.finished, 0, 0);
   for (int i = 0; i < all.plan->threads; i++) {
     sem_init(&all.workers[i].turn, 0, 0);
@@ -313,6 +325,7 @@ static void workers_start(void) {
 }
 
 static void workers_end(void) {
+  (void)sched_setaffinity(0, sizeof all.processors, &all.processors);
   all.stopping = true;
   for (int i = 0; i < all.plan->threads; i++) {
     sem_post(&all.workers[i].turn);
