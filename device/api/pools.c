@@ -31,6 +31,12 @@ lade_status lade_device_pool_retain(lade_device_allocator *allocator, lade_devic
   return status;
 }
 
+lade_status lade_device_pool_flags_set(lade_device_allocator *allocator, lade_device_pool_id id, uint32_t flags) {
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status == LADE_OK) LADEI_HELD(status, LADEI_DEVICE_NATIVE(pool_flags_set, allocator, id, flags));
+  return status;
+}
+
 lade_status lade_device_pool_info_get(lade_device_allocator *allocator, lade_device_pool_id id,
                                       lade_device_pool_info *info) {
   lade_status status = ladei_device_check_call(allocator, __func__);

@@ -28,6 +28,8 @@ lade_status ladei_device_native_pool_release(lade_device_allocator *allocator, l
 lade_status ladei_device_native_pool_create(lade_device_allocator *allocator, const lade_device_pool_options *options,
                                             lade_device_pool_id *out_id);
 lade_status ladei_device_native_pool_retain(lade_device_allocator *allocator, lade_device_pool_id id);
+lade_status ladei_device_native_pool_flags_set(lade_device_allocator *allocator, lade_device_pool_id id,
+                                               uint32_t flags);
 lade_status ladei_device_native_pool_info_get(lade_device_allocator *allocator, lade_device_pool_id id,
                                               lade_device_pool_info *info);
 lade_status ladei_device_native_pool_trim(lade_device_allocator *allocator, lade_device_pool_id id,

@@ -46,16 +46,20 @@
 
 /* ---- Objects ----------------------------------------------------------------------------------------------------- */
 
+static void flags_set(ladei_device_private_pool *pool, uint32_t flags) {
+  pool->flags = flags;
+  pool->small_pool.no_split = pool->large_pool.no_split = (flags & LADE_DEVICE_POOL_NO_SPLIT) != 0;
+}
+
 /* In no list yet. */
 static ladei_device_private_pool *pool_create(lade_device_pool_id id, uint32_t flags) {
   ladei_device_private_pool *pool = calloc(1, sizeof *pool);
   if (pool == NULL) return NULL;
   pool->id = id;
-  pool->flags = flags;
   pool->small_pool.is_small = true;
   pool->small_pool.private_pool = pool;
   pool->large_pool.private_pool = pool;
-  pool->small_pool.no_split = pool->large_pool.no_split = (flags & LADE_DEVICE_POOL_NO_SPLIT) != 0;
+  flags_set(pool, flags);
   return pool;
 }
 
@@ -78,12 +82,10 @@ static lade_device_pool_id id_choose(lade_device_allocator *allocator) {
   return id;
 }
 
-static lade_status options_check(const lade_device_pool_options *options) {
-  static const char call[] = "lade_device_pool_create";
+static lade_status flags_check(const char *call, const char *name, uint32_t flags) {
   const uint32_t known = LADE_DEVICE_POOL_USE_ON_OOM | LADE_DEVICE_POOL_NO_SPLIT;
-  if ((options->flags & ~known) == 0) return LADE_OK;
-  return ladei_error_argument(call, "options.flags", "LADE_DEVICE_POOL_... flags only", "0x%x",
-                              (unsigned)options->flags);
+  if ((flags & ~known) == 0) return LADE_OK;
+  return ladei_error_argument(call, name, "LADE_DEVICE_POOL_... flags only", "0x%x", (unsigned)flags);
 }
 
 static lade_status pool_missing(const char *call) {
@@ -95,7 +97,7 @@ lade_status ladei_device_native_pool_create(lade_device_allocator *allocator, co
                                             lade_device_pool_id *out_id) {
   static const char call[] = "lade_device_pool_create";
   lade_device_plugin provider = {0};
-  lade_status status = options_check(options);
+  lade_status status = flags_check(call, "options.flags", options->flags);
   if (status == LADE_OK && options->provider != NULL)
     status = ladei_device_provider_read(call, options->provider, &provider);
   if (status != LADE_OK) return status;
@@ -119,6 +121,27 @@ lade_status ladei_device_native_pool_retain(lade_device_allocator *allocator, la
   ladei_lock_acquire(&allocator->lock);
   lade_status status = ladei_device_private_pool_in_use(&allocator->heap, "lade_device_pool_retain", id, &pool);
   if (status == LADE_OK) pool->use_count++;
+  ladei_lock_release(&allocator->lock);
+  return status;
+}
+
+lade_status ladei_device_native_pool_flags_set(lade_device_allocator *allocator, lade_device_pool_id id,
+                                               uint32_t flags) {
+  static const char call[] = "lade_device_pool_flags_set";
+  ladei_device_private_pool *pool = NULL;
+  lade_status status = flags_check(call, "flags", flags);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&allocator->lock);
+  status = ladei_device_private_pool_in_use(&allocator->heap, call, id, &pool);
+  if (status == LADE_OK) status = ladei_device_suspended_refuse(allocator, call, pool);
+  if (status == LADE_OK && ((flags ^ pool->flags) & LADE_DEVICE_POOL_NO_SPLIT) != 0 && pool->segment_count > 0) /* P5 */
+    status = ladei_device_pool_error(allocator, LADE_ERR_BUSY, call, id,
+                                     "it has memory; expected LADE_DEVICE_POOL_NO_SPLIT as it is");
+  if (status == LADE_OK) { /* P6 */
+    allocator->pools.lending -= (pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0;
+    allocator->pools.lending += (flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0;
+    flags_set(pool, flags);
+  }
   ladei_lock_release(&allocator->lock);
   return status;
 }

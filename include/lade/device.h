@@ -883,6 +883,19 @@ LADE_API lade_status lade_device_pool_create(lade_device_allocator *allocator, c
  * pool unknown or released; LADE_ERR_UNSUPPORTED; LADE_ERR_FORKED. */
 LADE_API lade_status lade_device_pool_retain(lade_device_allocator *allocator, lade_device_pool_id id);
 
+/**
+ * Change a pool's flags, for requests from now on. Blocks and segments stay as they are.
+ *
+ * @param flags  Set of lade_device_pool_flag, in place of those it has. A pool that was ever captured into lends nothing, with
+ *               LADE_DEVICE_POOL_USE_ON_OOM too.
+ *
+ * Threads: any. Waits: never. Stream order: none. Errors, nothing changed: LADE_ERR_INVALID_ARGUMENT for unknown flags and a pool
+ * unknown or released; LADE_ERR_BUSY for a suspended pool, and for another LADE_DEVICE_POOL_NO_SPLIT where the pool has memory;
+ * LADE_ERR_UNSUPPORTED; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_pool_flags_set(lade_device_allocator *allocator, lade_device_pool_id id,
+                                                uint32_t flags);
+
 /** For lade_device_scope_begin(): the calling thread. */
 #define LADE_DEVICE_SCOPE_THREAD SIZE_MAX
 

@@ -527,6 +527,31 @@ LADE_TEST(DevicePoolObjects, APoolThatGraphsUseLendsNothing) {
   device_fixture_close(&f);
 }
 
+LADE_TEST(DevicePoolObjects, FlagsChangeWhatAPoolDoesFromThenOn) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", 40 * MIB, NULL)) return;
+  lade_device_pool_id id = pool_create(&f, 0, NULL);
+  LADE_EXPECT_OK(lade_device_pool_flags_set(f.allocator, id, LADE_DEVICE_POOL_NO_SPLIT));
+  char *block = pool_alloc(&f, id, 40 * MIB, 0);
+  void *none = NULL;
+  device_fixture_free(&f, block);
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 30 * MIB, f.streams[0], &none));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_pool_flags_set(f.allocator, id, LADE_DEVICE_POOL_USE_ON_OOM));
+  LADE_EXPECT_EQ_UINT(info_of(&f, id).flags, LADE_DEVICE_POOL_NO_SPLIT);
+  const uint32_t both = LADE_DEVICE_POOL_USE_ON_OOM | LADE_DEVICE_POOL_NO_SPLIT;
+  LADE_EXPECT_OK(lade_device_pool_flags_set(f.allocator, id, both));
+  LADE_EXPECT_EQ_UINT(info_of(&f, id).flags, both);
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 30 * MIB, 0), block);
+  LADE_EXPECT_EQ_UINT(info_of(&f, id).allocated_bytes, 40 * MIB); /* not split */
+  device_fixture_free(&f, block);
+  LADE_EXPECT_OK(lade_device_pool_flags_set(f.allocator, id, LADE_DEVICE_POOL_NO_SPLIT));
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 30 * MIB, f.streams[0], &none));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_flags_set(f.allocator, id, 1U << 30));
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, id));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_flags_set(f.allocator, id, both));
+  device_fixture_close(&f);
+}
+
 /* By the rules of the pool that it comes from. */
 LADE_TEST(DevicePoolObjects, ALentBlockIsNotSplitWhereItsPoolSplitsNothing) {
   device_fixture f;
