@@ -35,8 +35,6 @@
 
 namespace lade_torch {
 
-// PyTorch's MempoolId_t, which moved between namespaces.
-using PoolId = std::pair<unsigned long long, unsigned long long>;
 using StreamFilter = std::function<bool(c10::Stream)>;
 
 class CapturePools {

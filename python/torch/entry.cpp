@@ -6,14 +6,17 @@
 //     lock.
 // E2  Functions for PyTorch throw c10::Error and c10::OutOfMemoryError: PyTorch's own frames are above them.
 
-#include "device_hooks.h"
+#include "device_allocator.h"
+#include "device_caches.h"
 #include "host_history.h"
 #include "pinned_router.h"
 
 #include <lade/config.h>
 #include <lade/lade.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
 
 #define LADE_TORCH_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -34,10 +37,6 @@ template <typename Call> int told(char *text, size_t text_bytes, Call call) noex
   return -1;
 }
 
-void check(lade_status status) {
-  if (status != LADE_OK) throw_last_error(status);
-}
-
 // A pool that begins to serve while PyTorch records memory history joins in.
 void join_history([[maybe_unused]] lade_pinned_pool *pool) {
 #if LADE_TORCH_HAS_HOST_HISTORY
@@ -51,14 +50,31 @@ void join_history([[maybe_unused]] lade_pinned_pool *pool) {
 #endif
 }
 
+// What the environment says, as PyTorch reads it too, and then `settings`. As in PyTorch, private pools grow in ranges, the newest
+// pool leads, and a block is back as soon as its streams are done.
 lade_device_options device_options(const char *settings) {
   lade_device_options options;
   lade_device_options_init(&options);
+  options.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS | LADE_DEVICE_NEWEST_POOL;
+  options.event_batch = 1;
   lade_config config;
   lade_config_init(&config);
   config.device = &options;
+  check(lade_config_from_env(&config));
   check(lade_config_parse(settings, &config));
   return options;
+}
+
+// As PyTorch's setter: what it does not name keeps its value, but for these three, which begin from their defaults.
+void device_options_change(lade_device_options *options, const char *settings) {
+  options->max_split_bytes = 0;
+  options->collection_threshold = 0;
+  std::fill(std::begin(options->roundup_divisions), std::end(options->roundup_divisions), 0);
+  options->memory_fraction = 0; // configure: it stays as it is, but where `settings` name it
+  lade_config config;
+  lade_config_init(&config);
+  config.device = options;
+  check(lade_config_parse(settings, &config));
 }
 
 } // namespace
@@ -115,17 +131,42 @@ LADE_TORCH_EXPORT int lade_torch_device_configure(const char *runtime_name, cons
   return told(
       text, text_bytes,
       [&] {
-        DeviceHooks::get().configure(runtime_name, device_options(settings));
+        DeviceCaches::get().configure(runtime_name, device_options(settings));
         return 0;
       });
 }
 
-// The runtime of the device allocators; NULL before lade_torch_device_configure().
-LADE_TORCH_EXPORT lade_runtime *lade_torch_device_runtime() { return DeviceHooks::get().runtime(); }
+// The same, and lade is PyTorch's device allocator from now on.
+LADE_TORCH_EXPORT int lade_torch_device_install(const char *runtime_name, const char *settings, char *text,
+                                                size_t text_bytes) {
+  return told(
+      text, text_bytes,
+      [&] {
+        DeviceCaches::get().configure(runtime_name, device_options(settings));
+        DeviceAllocator::install();
+        return 0;
+      });
+}
+
+// Settings that PyTorch was given while lade is its allocator.
+LADE_TORCH_EXPORT int lade_torch_device_settings(const char *settings, char *text, size_t text_bytes) {
+  return told(
+      text, text_bytes,
+      [&] {
+        DeviceCaches::get().change([&](lade_device_options *options) { device_options_change(options, settings); });
+        return 0;
+      });
+}
+
+// Whether lade is PyTorch's device allocator.
+LADE_TORCH_EXPORT int lade_torch_device_is_installed() { return DeviceAllocator::is_installed() ? 1 : 0; }
+
+// Whether one of the two above was called.
+LADE_TORCH_EXPORT int lade_torch_device_is_configured() { return DeviceCaches::get().is_configured() ? 1 : 0; }
 
 // The allocator of a device, or NULL while nothing was allocated there.
 LADE_TORCH_EXPORT lade_device_allocator *lade_torch_device_allocator(int device) {
-  return device >= 0 && device < DeviceHooks::max_devices ? DeviceHooks::get().existing(device) : nullptr;
+  return device >= 0 && device < DeviceCaches::max_devices ? DeviceCaches::get().existing(device) : nullptr;
 }
 
 // Calls `visit` for each statistic of a device's allocator; all are 0 while nothing was allocated there.
@@ -143,59 +184,14 @@ LADE_TORCH_EXPORT int lade_torch_device_stats(int device, lade_stat_visit visit,
       });
 }
 
-LADE_TORCH_EXPORT uint64_t lade_torch_device_refused_frees() { return DeviceHooks::get().refused_frees(); }
+LADE_TORCH_EXPORT uint64_t lade_torch_device_refused_frees() { return DeviceCaches::get().refused_frees(); }
 
-// ---- For PyTorch's CUDAPluggableAllocator: E2 ------------------------------------------------------------------------
-
-LADE_TORCH_EXPORT void *lade_torch_device_alloc(size_t bytes, int device, cudaStream_t stream) {
-  return DeviceHooks::get().allocate(bytes, device, stream);
-}
-
-LADE_TORCH_EXPORT void lade_torch_device_free(void *pointer, size_t, int device, cudaStream_t) {
-  DeviceHooks::get().free(pointer, device);
-}
+// ---- For PyTorch's CUDAPluggableAllocator, whose MemPools take segments from lade: E2 ----------------------------------
 
 LADE_TORCH_EXPORT void *lade_torch_segment_alloc(size_t bytes, int device, cudaStream_t stream) {
-  return DeviceHooks::get().allocate(bytes, device, stream);
+  return DeviceCaches::get().allocate(bytes, device, stream);
 }
 
 LADE_TORCH_EXPORT void lade_torch_segment_free(void *pointer, size_t, int device, cudaStream_t) {
-  DeviceHooks::get().free_segment(pointer, device);
-}
-
-LADE_TORCH_EXPORT void lade_torch_device_reset() {
-  DeviceHooks::get().for_each([](lade_device_allocator *allocator) { check(lade_device_empty_cache(allocator)); });
-}
-
-LADE_TORCH_EXPORT void lade_torch_device_memory_fraction(double fraction, int device) {
-  check(lade_device_set_memory_fraction(DeviceHooks::get().allocator(device), fraction));
-}
-
-LADE_TORCH_EXPORT void *lade_torch_device_base(void *pointer, size_t *out_bytes) {
-  lade_status status = LADE_ERR_FOREIGN_POINTER;
-  void *base = nullptr;
-  size_t bytes = 0;
-  DeviceHooks::get().for_each([&](lade_device_allocator *allocator) {
-    if (status == LADE_ERR_FOREIGN_POINTER) status = lade_device_base_get(allocator, pointer, &base, &bytes);
-  });
-  check(status);
-  if (out_bytes != nullptr) *out_bytes = bytes;
-  return base;
-}
-
-LADE_TORCH_EXPORT void lade_torch_device_record_stream(void *pointer, cudaStream_t stream) {
-  DeviceHooks::get().record_stream(pointer, stream);
-}
-
-// PyTorch hands the function object over by value: C++ on both sides, by address alone.
-LADE_TORCH_EXPORT void lade_torch_device_pool_begin(int device, DeviceHooks::PoolId id, DeviceHooks::Filter filter) {
-  DeviceHooks::get().begin(device, id, std::move(filter));
-}
-
-LADE_TORCH_EXPORT void lade_torch_device_pool_end(int device, DeviceHooks::PoolId id) {
-  DeviceHooks::get().end(device, id);
-}
-
-LADE_TORCH_EXPORT void lade_torch_device_pool_release(int device, DeviceHooks::PoolId id) {
-  DeviceHooks::get().release(device, id);
+  DeviceCaches::get().free_segment(pointer, device);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pinned memory in PyTorch's memory snapshots: host_history.h has H1 to H3.
+// Pinned memory in PyTorch's memory snapshots: host_history.h has H1 and H2.
 
 #include "host_history.h"
 
@@ -16,33 +16,7 @@ namespace lade_torch {
 
 namespace {
 
-using Context = std::shared_ptr<c10::GatheredContext>;
 using Contexts = std::unordered_map<uint64_t, Context>;
-
-// PyTorch's default is no limit, and its ring grows with what comes. lade's is reserved, of 80 bytes an event: 1.25 GiB of
-// addresses, of which what was never written is no memory.
-constexpr size_t most_entries = size_t(1) << 24;
-
-std::atomic<CreateContext> recorder{nullptr}; // H3
-
-void check(lade_status status) {
-  if (status != LADE_OK) throw_last_error(status);
-}
-
-// An exception must not pass lade's C code: an event without a context is better.
-void *context_capture(void *) noexcept {
-  try {
-    return new Context(recorder.load(std::memory_order_acquire)());
-  } catch (...) {
-    return nullptr;
-  }
-}
-
-void context_release(void *, void *context) noexcept { delete static_cast<Context *>(context); }
-
-Context context_of(const void *captured) {
-  return captured == nullptr ? Context() : *static_cast<const Context *>(captured);
-}
 
 struct HistoryDeleter {
   void operator()(lade_history *history) const { lade_history_destroy(history); }
@@ -82,17 +56,6 @@ void append_events(lade_pinned_pool *pool, std::vector<TraceEntry> &traces) {
     if (is_shown(history->events[i].action)) traces.push_back(entry_of(history->events[i]));
 }
 
-lade_history_options options_of(const HistoryRequest &request) {
-  lade_history_options options;
-  lade_history_options_init(&options);
-  options.enabled = 1;
-  if (request.recorder != nullptr) options.level = static_cast<uint32_t>(request.when);
-  options.max_entries = std::clamp(request.max_entries, size_t(1), most_entries);
-  options.capture = context_capture;
-  options.release = context_release;
-  return options;
-}
-
 struct SegmentsWalk {
   std::vector<at::HostSegmentInfo> *segments;
   const Contexts *contexts;
@@ -125,8 +88,7 @@ void HostHistory::set(lade_pinned_pool *pool, const HistoryRequest &request) {
   if (!request.clear && !request.enabled) append_events(pool, taken); // H2
   if (request.clear || !request.enabled) check(lade_pinned_history_set(pool, nullptr));
   if (request.enabled) {
-    if (request.recorder != nullptr) recorder.store(request.recorder, std::memory_order_release);
-    const lade_history_options options = options_of(request);
+    const lade_history_options options = history_options(request.recorder, request.max_entries, request.when);
     check(lade_pinned_history_set(pool, &options));
   }
   std::lock_guard<std::mutex> lock(mutex_);

@@ -3,10 +3,8 @@
 // torch.cuda.memory._record_memory_history() and _snapshot() for pinned memory of lade (PyTorch 2.14 and newer): PyTorch's
 // recorder captures the contexts of lade's history, and the history is shown as PyTorch's entries.
 //
-// H1  A context is a std::shared_ptr of PyTorch's on the heap, made by `capture` and freed by `release`. What leaves this file
-//     are copies.
+// H1  Contexts are as contexts.h has them.
 // H2  PyTorch keeps its entries when recording stops; lade's history ends then. So the entries are taken before, into saved_.
-// H3  recorder_ never goes back to NULL while a history may capture: it is a function of PyTorch's, which stays loaded.
 // Locks: mutex_ guards saved_. It is not held while lade is called, whose `capture` may need the interpreter's lock.
 #ifndef LADE_TORCH_HOST_HISTORY_H
 #define LADE_TORCH_HOST_HISTORY_H
@@ -14,6 +12,8 @@
 #include "torch_abi.h"
 
 #if LADE_TORCH_HAS_HOST_HISTORY
+
+#include "contexts.h"
 
 #include <lade/pinned.h>
 
@@ -24,7 +24,6 @@
 namespace lade_torch {
 
 using TraceEntry = c10::CachingDeviceAllocator::TraceEntry;
-using CreateContext = c10::CachingDeviceAllocator::CreateContextFn;
 using RecordContext = c10::CachingDeviceAllocator::RecordContext;
 
 struct HistoryRequest {

@@ -52,10 +52,6 @@ private:
   std::exception_ptr failure_;
 };
 
-void check(lade_status status) {
-  if (status != LADE_OK) throw_last_error(status);
-}
-
 } // namespace
 
 // ---- Installation ----------------------------------------------------------------------------------------------------

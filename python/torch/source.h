@@ -49,6 +49,9 @@ private:
 
 // Throws what a failed call of lade left as this thread's last error: c10::OutOfMemoryError or c10::Error.
 [[noreturn]] void throw_last_error(lade_status status);
+inline void check(lade_status status) {
+  if (C10_UNLIKELY(status != LADE_OK)) throw_last_error(status);
+}
 
 // The stream that PyTorch works on at the moment.
 c10::Stream current_stream(Streams streams);

@@ -751,89 +751,43 @@ def test_a_dropped_pool_object_changes_nothing(device):
 # ---- Device memory ---------------------------------------------------------------------------------------------------
 
 
-def test_pytorchs_pluggable_allocator_has_all_hooks():
-    plugged = lade.torch._pluggable("lade_torch_device_alloc", "lade_torch_device_free")
-    lade.torch._check_hooks(plugged._allocator)
-    for setter, function in lade.torch._HOOKS.items():
-        getattr(plugged._allocator, setter)(lade.torch._address(function))
-
-
 def test_the_allocator_of_mempools_lives_for_ever():
     out = program("""
-        lade.torch._configure_device("", "cpu")
+        lade.torch._call(lade.torch._native().lade_torch_device_configure, b"cpu", b"")
         first = id(lade.torch.mempool_allocator())
         print(first == id(lade.torch.mempool_allocator()))
     """)
     assert out == "True"
 
 
-def test_a_missing_hook_is_refused_by_name():
-    class Bare:
-        pass
-
-    with pytest.raises(lade.UnsupportedError, match="set_record_stream_fn"):
-        lade.torch._check_hooks(Bare())
-
-
-def test_device_memory_comes_from_lade_and_goes_back():
-    """The functions that PyTorch calls, on the software device."""
-    out = program("""
-        import ctypes
-        native = lade.torch._native()
-        lade.torch._configure_device("expandable_segments:False", "cpu")
-        alloc, free = native.lade_torch_device_alloc, native.lade_torch_device_free
-        alloc.restype, alloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
-        free.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
-        library = ctypes.CDLL("liblade.so.0")
-        stream = ctypes.c_void_p()
-        runtime = ctypes.c_void_p(native.lade_torch_device_runtime())
-        library.lade_stream_create(runtime, 0, ctypes.byref(stream))
-        blocks = [alloc(size, 0, stream) for size in (0, 0, 1000, 3 << 20)]
-        print(blocks[:2], None in blocks[2:], len(set(blocks[2:])))
-        print(lade.torch.device_stats(0)["allocation.all.current"])
-        for block in blocks[1:3]: native.lade_torch_device_record_stream(ctypes.c_void_p(block), stream)
-        for block in blocks: free(block, 0, 0, stream)
-        print(lade.torch.device_stats("cuda:0")["allocation.all.current"])
-        native.lade_torch_device_reset()
-        print(lade.torch.device_stats("cuda:0")["reserved_bytes.all.current"])
-        try: lade.torch._configure_device("", "cpu")
-        except lade.UnsupportedError as error: print("settings stay" in str(error))
-    """)
-    assert out.splitlines() == ["[None, None] False 2", "2", "0", "0", "True"]
-
-
-def test_special_streams_of_threads_without_a_current_device():
-    """As autograd's threads are before their first kernel: PyTorch names the device. An exception would end the process."""
+def test_segments_of_mempools_come_from_lade_and_go_back():
+    """Also where a thread has no current device, as autograd's before their first kernel: an exception would end the process."""
     out = program("""
         import ctypes, threading
         native = lade.torch._native()
-        lade.torch._configure_device("", "cpu")
-        alloc, free = native.lade_torch_device_alloc, native.lade_torch_device_free
+        def configure(settings): lade.torch._call(native.lade_torch_device_configure, b"cpu", settings)
+        configure(b"expandable_segments:False")
+        alloc, free = native.lade_torch_segment_alloc, native.lade_torch_segment_free
         alloc.restype, alloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
         free.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
-        segment = native.lade_torch_segment_alloc
-        segment.restype, segment.argtypes = ctypes.c_void_p, alloc.argtypes
-        record = native.lade_torch_device_record_stream
-        record.argtypes, record.restype = [ctypes.c_void_p, ctypes.c_void_p], None
         blocks = []
         def fresh(call):
             thread = threading.Thread(target=call)
             thread.start()
             thread.join()
-        for stream in (0, 1, 2):
-            fresh(lambda: blocks.append(alloc(1000, 0, stream)))
-            fresh(lambda: blocks.append(segment(1000, 0, stream)))
-            fresh(lambda: record(blocks[0], stream))
-        print(None in blocks, len(set(blocks)))
+        for stream in (0, 1, 2): fresh(lambda: blocks.append(alloc(1000, 0, stream)))
+        print(alloc(0, 0, 0), None in blocks, len(set(blocks)), lade.torch.device_stats(0)["allocation.all.current"])
         for block in blocks: fresh(lambda: free(block, 0, 0, None))
-        print(lade.torch.device_stats(0)["allocation.all.current"], native.lade_torch_device_refused_frees())
+        print(lade.torch.device_stats("cuda:0")["allocation.all.current"], native.lade_torch_device_refused_frees())
+        try: configure(b"")
+        except lade.UnsupportedError as error: print("settings stay" in str(error))
     """)
-    assert out.splitlines() == ["False 6", "0 0"]
+    assert out.splitlines() == ["None False 3 3", "0 0", "True"]
 
 
 def test_wrong_settings_are_refused():
     out = program("""
-        try: lade.torch._configure_device("no_such_setting:1", "cpu")
+        try: lade.torch._call(lade.torch._native().lade_torch_device_configure, b"cpu", b"no_such_setting:1")
         except lade.UnsupportedError as error: print("no_such_setting" in str(error))
     """)
     assert out == "True"

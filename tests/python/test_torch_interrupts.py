@@ -117,17 +117,14 @@ def test_an_interrupted_uninstall_is_whole_or_not_begun():
 
 def test_an_interrupted_install_device_knows_whether_pytorch_has_the_allocator():
     program("""
-    class Pluggable:
-        def __init__(self, *_):
-            self._allocator = types.SimpleNamespace(**{name: lambda address: None for name in lade.torch._HOOKS})
-    lade.torch._address = lambda name: 1
-    torch.cuda.memory.CUDAPluggableAllocator = Pluggable
-    torch.cuda.memory.change_current_allocator = lambda allocator: current.append(allocator)
-    Native.lade_torch_device_configure = lambda *_: 0
+    Native.lade_torch_device_install = lambda *_: current.append(1) or 0
+    Native.lade_torch_device_is_installed = lambda _: len(current)
+    torch._C = types.SimpleNamespace(_accelerator_setAllocatorSettings=lambda env: None)
     def prepare():
         global current
         current = []
-        lade.torch._device_allocator = None
+        lade.torch._device_native = None
+        lade.torch._follow_settings.cache_clear()
     def same(number):
         assert lade.torch.device_is_installed() == bool(current), (number, current)
     everywhere(prepare, lade.torch.install_device, same)

@@ -5,6 +5,8 @@
 
 #include "torch_abi.h"
 
+#include <c10/cuda/CUDACachingAllocator.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -267,3 +269,71 @@ CALLS_EXPORT double calls_pairs_ns(size_t bytes, size_t count, size_t depth, int
   }
   return sum / threads;
 }
+
+// ---- Device allocators -----------------------------------------------------------------------------------------------
+
+namespace {
+
+namespace device = c10::cuda::CUDACachingAllocator;
+
+// Numbers the contexts that its recorder makes.
+struct Numbered : c10::GatheredContext {
+  explicit Numbered(int64_t its_number) : number(its_number) {}
+  int64_t number;
+};
+std::atomic<int64_t> numbered{0};
+std::shared_ptr<c10::GatheredContext> number_next() { return std::make_shared<Numbered>(++numbered); }
+
+std::atomic<int64_t> tracked[16], failures{0};
+
+} // namespace
+
+// `level`: PyTorch's RecordContext.
+CALLS_EXPORT int calls_device_history(int enabled, int level, int clear) {
+  return told([&] {
+    const auto when = static_cast<device::RecordContext>(level);
+#if LADE_TORCH_HAS_SKIP_ACTIONS
+    device::recordHistory(enabled != 0, number_next, 1000, when, clear != 0, {});
+#else
+    device::recordHistory(enabled != 0, number_next, 1000, when, clear != 0);
+#endif
+    return 0;
+  });
+}
+
+// The number of the context of the last event of this kind; 0: none, -2: no such event.
+CALLS_EXPORT int64_t calls_device_event_context(int action) {
+  return told([&]() -> int64_t {
+    const auto snapshot = device::snapshot();
+    const auto &events = snapshot.device_traces.at(0);
+    for (auto event = events.rbegin(); event != events.rend(); event++) {
+      if (event->action_ != action) continue;
+      const auto *context = static_cast<const Numbered *>(event->context_.get());
+      return context == nullptr ? 0 : context->number;
+    }
+    return -2;
+  });
+}
+
+// The number of the context of the allocated block at an address; 0: none, -2: no such block.
+CALLS_EXPORT int64_t calls_device_block_context(uintptr_t address) {
+  return told([&]() -> int64_t {
+    for (const auto &segment : device::snapshot().segments) {
+      uintptr_t at = segment.address;
+      for (const auto &block : segment.blocks) {
+        const auto *context = static_cast<const Numbered *>(block.context_when_allocated.get());
+        if (at == address && block.allocated) return context == nullptr ? 0 : context->number;
+        at += block.size;
+      }
+    }
+    return -2;
+  });
+}
+
+// From now on events and failures are counted.
+CALLS_EXPORT void calls_device_listen() {
+  device::attachAllocatorTraceTracker([](const device::TraceEntry &entry) { tracked[entry.action_ & 15]++; });
+  device::attachOutOfMemoryObserver([](int64_t, size_t, size_t, size_t) { failures++; });
+}
+CALLS_EXPORT int64_t calls_device_tracked(int action) { return tracked[action & 15]; }
+CALLS_EXPORT int64_t calls_device_failures() { return failures; }

@@ -42,6 +42,10 @@ class Calls:
         self._declare("calls_copy", ctypes.c_int, pointer, pointer, size)
         self._declare("calls_clone", pointer, pointer, size)
         self._declare("calls_pairs_ns", ctypes.c_double, size, size, size, ctypes.c_int)
+        self._declare("calls_device_event_context", ctypes.c_int64, ctypes.c_int)
+        self._declare("calls_device_block_context", ctypes.c_int64, size)
+        self._declare("calls_device_tracked", ctypes.c_int64, ctypes.c_int)
+        self._declare("calls_device_failures", ctypes.c_int64)
         self.minor = self.native.calls_minor()
         if self.minor >= 11:
             for name in ("begin", "end", "release"):

@@ -88,7 +88,8 @@ def _declare(library: ctypes.CDLL) -> None:
     library.lade_torch_software_stream.argtypes = [pointer]
     library.lade_torch_software_stream.restype = None
     library.lade_torch_device_configure.argtypes = [ctypes.c_char_p, ctypes.c_char_p, *text]
-    library.lade_torch_device_runtime.restype = pointer
+    library.lade_torch_device_install.argtypes = [ctypes.c_char_p, ctypes.c_char_p, *text]
+    library.lade_torch_device_settings.argtypes = [ctypes.c_char_p, *text]
     library.lade_torch_device_allocator.argtypes = [number]
     library.lade_torch_device_allocator.restype = pointer
     library.lade_torch_device_stats.argtypes = [number, _Visit, pointer, *text]
@@ -323,113 +324,87 @@ def pinned_is_installed() -> bool:
 
 # ---- Device memory ---------------------------------------------------------------------------------------------------
 
-_device_allocator: Any = None
+_device_native: Any = None  # once it was asked to install; it knows whether it has
 
-# What PyTorch calls, by the names of the setters on its allocator.
-_HOOKS = {
-    "set_reset_fn": "lade_torch_device_reset",
-    "set_memory_fraction_fn": "lade_torch_device_memory_fraction",
-    "set_base_alloc_fn": "lade_torch_device_base",
-    "set_record_stream_fn": "lade_torch_device_record_stream",
-    "set_begin_allocate_to_pool": "lade_torch_device_pool_begin",
-    "set_end_allocate_to_pool_fn": "lade_torch_device_pool_end",
-    "set_release_pool": "lade_torch_device_pool_release",
-}
+# PyTorch's setters of allocator settings, which change with its versions.
+_SETTERS = ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings")
 
 
-def _address(name: str) -> int:
-    address = ctypes.cast(getattr(_native(), name), ctypes.c_void_p).value
-    assert address is not None
-    return address
-
-
-def _pluggable(alloc: str, free: str) -> Any:
-    """A CUDAPluggableAllocator around two functions of the native part."""
-    return torch.cuda.memory.CUDAPluggableAllocator(_native_path(_minor()), alloc, free)
-
-
-def _check_hooks(allocator: Any) -> None:
-    missing = [name for name in _HOOKS if not hasattr(allocator, name)]
-    if missing:
-        raise lade.UnsupportedError(f"the pluggable allocator of PyTorch {torch.__version__} lacks {', '.join(missing)}")
-
-
-def _configure_device(settings: str, runtime: str) -> None:
+def _check_settings(settings: str) -> None:
     if "\0" in settings:
         raise lade.InvalidArgumentError(f"settings is {settings!r}; expected a str without null characters")
-    native = _native()
-    _call(native.lade_torch_device_configure, runtime.encode(), settings.encode())
 
 
-def install_device(settings: str = "") -> Any:
+@functools.cache
+def _follow_settings() -> None:
+    """What PyTorch's setters are told holds for lade, too: PyTorch keeps settings outside of its allocators."""
+    for name in _SETTERS:
+        setter = getattr(torch._C, name, None)
+        if setter is None:
+            continue
+
+        @functools.wraps(setter)
+        def both(env: str, *, _setter: Any = setter) -> Any:
+            result = _setter(env)  # refuses what is wrong
+            if device_is_installed():
+                _call(_native().lade_torch_device_settings, env.encode())
+            return result
+
+        setattr(torch._C, name, both)
+
+
+def install_device(settings: str = "") -> None:
     """Make lade the allocator of PyTorch's device memory, for the whole process.
 
     To be called before anything uses the GPU: PyTorch replaces no allocator that has begun to work. There is no way back.
-
-    PyTorch has no way to ask a pluggable allocator for these, and refuses them: device statistics (``torch.cuda.memory_stats()``,
-    ``memory_allocated()``; use ``device_stats()``), memory snapshots and histories, sharing tensors with other processes by
-    CUDA IPC, ``torch.cuda.MemPool``, and checkpoints of private pools, and with them the graph trees of ``torch.compile``
-    (``mode="reduce-overhead"``). ``torch.cuda.graph`` works.
+    All that PyTorch asks of its own allocator it asks of lade from then on: statistics, snapshots, histories, graph captures,
+    ``torch.cuda.MemPool``, checkpoints of pools (the graph trees of ``torch.compile(mode="reduce-overhead")``), CUDA IPC.
 
     Parameters
     ----------
     settings : str
-        Settings of the device cache, as PYTORCH_CUDA_ALLOC_CONF is written: ``"expandable_segments:True"``.
-
-    Returns
-    -------
-    torch.cuda.memory.CUDAPluggableAllocator
+        Settings of the device cache, as PYTORCH_CUDA_ALLOC_CONF is written: ``"expandable_segments:True"``. They come on top of those
+        of the environment (``LADE_ALLOC_CONF``, else PyTorch's variables).
 
     Raises
     ------
     lade.UnsupportedError
-        This PyTorch is not one that lade knows, lacks a hook, or has begun to use its own allocator; or a setting is
-        wrong. Nothing is installed.
+        This PyTorch is not one that lade knows, or has begun to use its own allocator; or a setting is wrong. Nothing is installed.
     """
-    global _device_allocator
+    global _device_native
     take("settings", settings, str, "a str")
+    _check_settings(settings)
     with _lock:
-        if _device_allocator is not None:
+        if device_is_installed():
             raise lade.UnsupportedError("lade is PyTorch's device allocator already")
-        _native()
+        _device_native = _native()
         if torch.cuda.is_initialized():
             raise lade.UnsupportedError(
                 "PyTorch has initialised CUDA and its allocator, which cannot be replaced any more: call "
                 "lade.torch.install_device() before anything uses the GPU"
             )
-        plugged = _pluggable("lade_torch_device_alloc", "lade_torch_device_free")
-        _check_hooks(plugged._allocator)
-        _configure_device(settings, "cuda")
-        for setter, function in _HOOKS.items():
-            getattr(plugged._allocator, setter)(_address(function))
-        try:
-            torch.cuda.memory.change_current_allocator(plugged)
-        except RuntimeError as error:
-            raise lade.UnsupportedError(f"PyTorch keeps its device allocator: {error}") from None
-        except BaseException:  # a signal's handler, before the change or behind it: PyTorch takes the same one again
-            torch.cuda.memory.change_current_allocator(plugged)
-            _device_allocator = plugged
-            raise
-        _device_allocator = plugged
-        return plugged
+        _follow_settings()
+        _call(_device_native.lade_torch_device_install, b"cuda", settings.encode())
 
 
 def device_is_installed() -> bool:
     """Whether lade is the allocator of PyTorch's device memory."""
-    return _device_allocator is not None
+    return _device_native is not None and bool(_device_native.lade_torch_device_is_installed())
 
 
 @functools.cache
 def _segment_allocator() -> Any:
     """What MemPool takes. It holds no reference to it, so that it must live until the process ends."""
-    return _pluggable("lade_torch_segment_alloc", "lade_torch_segment_free")._allocator
+    path = _native_path(_minor())
+    return torch.cuda.memory.CUDAPluggableAllocator(path, "lade_torch_segment_alloc", "lade_torch_segment_free")._allocator
 
 
 def mempool_allocator(settings: str | None = None) -> Any:
     """An allocator for a pool of PyTorch: ``torch.cuda.MemPool(lade.torch.mempool_allocator())``.
 
     PyTorch's own allocator takes the pool's segments from lade and cuts them up; statistics, snapshots and graphs are PyTorch's.
-    A segment goes back behind a wait for its device, as by cudaFree.
+    A segment goes back after a wait for its device, as by cudaFree. Where lade is PyTorch's allocator (``install_device()``) pools are
+    lade's as they are, and this is None.
 
     Parameters
     ----------
@@ -442,9 +417,14 @@ def mempool_allocator(settings: str | None = None) -> Any:
         This PyTorch is not one that lade knows, or settings come too late.
     """
     take("settings", settings, str, "a str", optional=True)
+    _check_settings(settings or "")
     with _lock:
-        if settings is not None or not _native().lade_torch_device_runtime():
-            _configure_device(settings or "", "cuda")
+        if device_is_installed():
+            if settings is not None:
+                raise lade.UnsupportedError("lade is PyTorch's device allocator already: its settings hold for pools, too")
+            return None
+        if settings is not None or not _native().lade_torch_device_is_configured():
+            _call(_native().lade_torch_device_configure, b"cuda", (settings or "").encode())
         return _segment_allocator()
 
 

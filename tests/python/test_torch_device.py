@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""lade as PyTorch's device allocator, without a GPU: PyTorch's own interfaces ask it, and its memory is a software device's.
+
+Each test is a process, as an allocator is chosen once. Skipped where there is no PyTorch with CUDA.
+"""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if torch.version.cuda is None:
+    pytest.skip("this PyTorch has no CUDA", allow_module_level=True)
+import lade.torch  # noqa: E402
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import torch_calls  # noqa: E402
+
+needs_calls = pytest.mark.skipif(torch_calls.path(torch.__version__) is None, reason="LADE_TORCH_CALLS names no module")
+MINOR = int(torch.__version__.split(".")[1])
+if not os.path.exists(lade.torch._native_path(MINOR)):
+    pytest.skip("this build of lade has no native part for this PyTorch", allow_module_level=True)
+
+HEAD = """
+import gc, pickle, threading, torch, lade, lade.torch, torch_calls
+C, MIB = torch._C, 1 << 20
+torch.cuda._lazy_init = lambda: None  # PyTorch would ask for a driver
+def install(settings=""):
+    lade.torch._device_native = lade.torch._native()
+    lade.torch._follow_settings()
+    lade.torch._call(lade.torch._native().lade_torch_device_install, b"cpu", settings.encode())
+def alloc(size, stream=0): return C._cuda_cudaCachingAllocator_raw_alloc(size, stream)
+free = C._cuda_cudaCachingAllocator_raw_delete
+def stat(key):
+    value = C._cuda_memoryStats(0)
+    for part in key.split("."): value = value[part]
+    return value
+def snapshot(): return C._cuda_memorySnapshot((0, 0))
+"""
+
+
+def program(text, head="install()\n", **environment):
+    here = f"import sys\nsys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})\n"
+    result = subprocess.run([sys.executable, "-c", here + HEAD + head + textwrap.dedent(text)], capture_output=True, text=True, timeout=100,
+                            env={**os.environ, **environment})
+    assert result.returncode == 0, result.stderr
+    return result.stdout.split()
+
+
+def test_blocks_are_counted_and_come_back():
+    assert program("""
+        a, b = alloc(1000), alloc(3 * MIB)
+        print(stat("allocation.all.current"), stat("requested_bytes.all.current") == 1000 + 3 * MIB)
+        print(stat("allocated_bytes.small_pool.current"), stat("reserved_bytes.large_pool.current") == 20 * MIB)
+        free(a); c = alloc(900)
+        print(a == c, alloc(0))
+        free(b); free(c)
+        print(stat("allocated_bytes.all.current"), stat("allocated_bytes.all.peak") == 3 * MIB + 1024, stat("max_split_size"))
+        C._cuda_resetPeakMemoryStats(0); C._cuda_resetAccumulatedMemoryStats(0)
+        print(stat("allocated_bytes.all.peak"), stat("allocation.all.allocated"))
+        C._cuda_emptyCache()
+        print(stat("reserved_bytes.all.current"), C._cuda_getAllocatorBackend())
+    """) == "2 True 1024 True True 0 0 True -1 0 0 0 native".split()
+
+
+def test_a_snapshot_has_segments_blocks_and_settings():
+    assert program("""
+        a, b = alloc(1000), alloc(3 * MIB)
+        free(a)
+        s = snapshot()
+        for each in sorted(s["segments"], key=lambda each: each["total_size"]):
+            print(each["total_size"], each["segment_type"], each["allocated_size"], [x["state"] for x in each["blocks"]][:1])
+        print(len(s["device_traces"]), "allocator_settings" in s)
+        pickle.dumps(s)
+    """) == [str(2 << 20), "small", "0", "['inactive']", str(20 << 20), "large", str(3 << 20), "['active_allocated']", "1", "True"]
+
+
+@needs_calls
+def test_contexts_stand_with_blocks_and_events():
+    assert program("""
+        calls = torch_calls.Calls(torch.__version__)
+        native = calls.native
+        before = alloc(500)
+        ALLOC, FREED, SEGMENT, ANY = 0, 2, 3, 7
+        for level in (1, 2, 3):
+            native.calls_device_history(1, level, 1)
+            a = alloc(3 * MIB * level)
+            print(native.calls_device_block_context(a) > 0, native.calls_device_event_context(ALLOC) > 0, C._cuda_isHistoryEnabled(),
+                  native.calls_device_block_context(before))
+            free(a)
+            print(native.calls_device_event_context(FREED) > 0)
+        native.calls_device_history(0, 0, 0)
+        print(len(snapshot()["device_traces"][0]), C._cuda_isHistoryEnabled())
+    """) == ["True", "False", "True", "0", "False", *["True", "True", "True", "0", "True"] * 2, "0", "False"]
+
+
+@needs_calls
+def test_trackers_and_observers_hear_of_later_allocators_too():
+    assert program("""
+        native = torch_calls.Calls(torch.__version__).native
+        native.calls_device_listen()
+        a = alloc(1000); free(a)
+        try: alloc(1 << 50)
+        except torch.OutOfMemoryError: pass
+        print([native.calls_device_tracked(action) for action in (0, 1, 2, 3, 8)], native.calls_device_failures(), stat("num_ooms"))
+    """) == ["[1,", "1,", "1,", "1,", "1]", "1", "1"]
+
+
+def test_a_pool_is_led_to_by_the_thread_that_begins_it():
+    assert program("""
+        pool = (0, 77)
+        C._cuda_beginAllocateCurrentThreadToPool(0, pool)
+        inside = alloc(1000)
+        other = []
+        t = threading.Thread(target=lambda: other.append(alloc(1000))); t.start(); t.join()
+        C._cuda_endAllocateToPool(0, pool)
+        outside = alloc(1000)
+        owner = {b: s["segment_pool_id"] for s in snapshot()["segments"] for b in [x["address"] for x in s["blocks"]]}
+        print(owner[inside], owner[other[0]], owner[outside])
+        print(C._cuda_checkPoolLiveAllocations(0, pool, {inside}), C._cuda_checkPoolLiveAllocations(0, pool, set()))
+        for each in (inside, other[0], outside): free(each)
+        C._cuda_emptyCache()
+        print(stat("reserved_bytes.all.current"))
+        C._cuda_releasePool(0, pool)
+        C._cuda_emptyCache()
+        print(stat("reserved_bytes.all.current"))
+        try: C._cuda_endAllocateToPool(0, pool)
+        except RuntimeError as error: print("expected" in str(error))
+    """) == ["(0,", "77)", "(0,", "0)", "(0,", "0)", "True", "False", str(2 << 20), "0", "True"]
+
+
+def test_the_newest_pool_leads():
+    assert program("""
+        outer, inner = (0, 5), (0, 6)
+        C._cuda_beginAllocateCurrentThreadToPool(0, outer)
+        C._cuda_beginAllocateCurrentThreadToPool(0, inner)
+        a = alloc(1000)
+        C._cuda_endAllocateToPool(0, inner)
+        b = alloc(1000)
+        C._cuda_endAllocateToPool(0, outer)
+        owner = {x["address"]: s["segment_pool_id"] for s in snapshot()["segments"] for x in s["blocks"]}
+        print(owner[a], owner[b])
+    """) == ["(0,", "6)", "(0,", "5)"]
+
+
+def test_a_pool_is_restored():
+    assert program("""
+        pool = (0, 9)
+        C._cuda_beginAllocateCurrentThreadToPool(0, pool)
+        kept, gone = alloc(1000), alloc(2000)
+        C._cuda_endAllocateToPool(0, pool)
+        state = C._cuda_getCheckpointState(0, pool)
+        free(gone); free(kept)
+        print(C._cuda_checkPoolLiveAllocations(0, pool, set()))
+        storages = []
+        C._cuda_setCheckpointPoolState(0, state, [], storages)
+        print(C._cuda_checkPoolLiveAllocations(0, pool, {kept, gone}))
+    """) == ["True", "True"]
+
+
+def test_a_lack_of_memory_has_the_words_that_programs_look_for():
+    out = program("""
+        for size in (1 << 50, 1 << 61):
+            try: alloc(size)
+            except torch.OutOfMemoryError as error: print(str(error).replace(" ", "_"))
+    """)
+    assert out[0].startswith("CUDA_out_of_memory._Tried_to_allocate_1048576.00_GiB._GPU_0_has_a_total_capacity_of_")
+    assert "_is_free._lade:_Device_0:_" in out[0]
+    assert out[1].startswith("CUDA_out_of_memory._Tried_to_allocate_more_than_1EB_memory._lade:_")
+
+
+def test_a_fraction_is_a_limit_and_can_be_asked_for():
+    assert program("""
+        print(C._cuda_getMemoryFraction(0))
+        C._cuda_setMemoryFraction(0.25, 0)
+        print(C._cuda_getMemoryFraction(0))
+        try: C._cuda_setMemoryFraction(0.5, 7)
+        except RuntimeError as error: print("Invalid device" in str(error))
+    """) == ["1.0", "0.25", "True"]
+
+
+def test_settings_of_pytorch_reach_lade():
+    assert program("""
+        setter = C._accelerator_setAllocatorSettings if hasattr(C, "_accelerator_setAllocatorSettings") else C._cuda_cudaCachingAllocator_set_allocator_settings
+        a = alloc(1000); free(a)
+        setter("roundup_power2_divisions:2")
+        b = alloc(5 * MIB)
+        print(stat("allocated_bytes.all.current") // MIB)
+        free(b)
+        setter("max_split_size_mb:40")
+        b = alloc(5 * MIB)
+        print(stat("allocated_bytes.all.current") // MIB)
+    """) == ["6", "5"]
+
+
+def test_the_environment_counts():
+    assert program("""
+        a = alloc(3 * MIB)
+        print(snapshot()["segments"][0]["is_expandable"])
+    """, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True") == ["True"]
+
+
+@needs_calls
+def test_metadata_stand_with_events():
+    if MINOR < 10:
+        pytest.skip("user metadata came with PyTorch 2.10")
+    assert program("""
+        torch_calls.Calls(torch.__version__).native.calls_device_history(1, 0, 1)
+        C._cuda_setMemoryMetadata("step 3")
+        a = alloc(1000)
+        C._cuda_setMemoryMetadata("")
+        free(a)
+        events = snapshot()["device_traces"][0]
+        print([e["user_metadata"] for e in events if e["action"] in ("alloc", "free_completed")])
+        print(C._cuda_getMemoryMetadata() == "", [e["action"] for e in events][-1])
+    """) == ["['step", "3',", "'']", "True", "free_completed"]
