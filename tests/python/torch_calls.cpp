@@ -47,7 +47,7 @@ c10::Stream stream_of(int64_t id, int device) {
 using Clock = std::chrono::steady_clock;
 
 // Nanoseconds of one thread for `count` pairs of allocate and release, with `depth` blocks held at a time.
-double pairs_ns(at::HostAllocator &from, size_t bytes, size_t count, size_t depth) {
+double pairs_ns(c10::Allocator &from, size_t bytes, size_t count, size_t depth) {
   std::vector<at::DataPtr> held(depth);
   for (size_t i = 0; i < 4 * depth; i++)
     held[i % depth] = from.allocate(bytes); // warm: the cache has what the loop takes
@@ -60,6 +60,31 @@ double pairs_ns(at::HostAllocator &from, size_t bytes, size_t count, size_t dept
   }
   held.clear();
   return std::chrono::duration<double, std::nano>(Clock::now() - begin).count() / static_cast<double>(count);
+}
+
+// The mean of the threads; -1: refused.
+double threads_pairs_ns(c10::Allocator &from, size_t bytes, size_t count, size_t depth, int threads) {
+  std::vector<double> ns(static_cast<size_t>(threads), -1);
+  std::atomic<int> ready{0};
+  std::vector<std::thread> all;
+  auto work = [&](size_t index) {
+    try {
+      ready++;
+      while (ready.load() < threads) std::this_thread::yield();
+      ns[index] = pairs_ns(from, bytes, count, depth);
+    } catch (const std::exception &error) {
+      std::fprintf(stderr, "%s\n", error.what());
+    }
+  };
+  for (int i = 1; i < threads; i++) all.emplace_back(work, static_cast<size_t>(i));
+  work(0);
+  for (auto &each : all) each.join();
+  double sum = 0;
+  for (double each : ns) {
+    if (each < 0) return -1;
+    sum += each;
+  }
+  return sum / threads;
 }
 
 } // namespace
@@ -246,28 +271,12 @@ CALLS_EXPORT int calls_external(void *pointer, size_t bytes) {
 // Nanoseconds of a pair of allocate and release with `threads` threads, each making `count` pairs: the mean of the threads. -1:
 // refused.
 CALLS_EXPORT double calls_pairs_ns(size_t bytes, size_t count, size_t depth, int threads) {
-  at::HostAllocator &from = allocator();
-  std::vector<double> ns(static_cast<size_t>(threads), -1);
-  std::atomic<int> ready{0};
-  std::vector<std::thread> all;
-  auto work = [&](size_t index) {
-    try {
-      ready++;
-      while (ready.load() < threads) std::this_thread::yield();
-      ns[index] = pairs_ns(from, bytes, count, depth);
-    } catch (const std::exception &error) {
-      std::fprintf(stderr, "%s\n", error.what());
-    }
-  };
-  for (int i = 1; i < threads; i++) all.emplace_back(work, static_cast<size_t>(i));
-  work(0);
-  for (auto &each : all) each.join();
-  double sum = 0;
-  for (double each : ns) {
-    if (each < 0) return -1;
-    sum += each;
-  }
-  return sum / threads;
+  return threads_pairs_ns(allocator(), bytes, count, depth, threads);
+}
+
+// The same of device memory.
+CALLS_EXPORT double calls_device_pairs_ns(size_t bytes, size_t count, size_t depth, int threads) {
+  return threads_pairs_ns(*c10::GetAllocator(c10::DeviceType::CUDA), bytes, count, depth, threads);
 }
 
 // ---- Device allocators -----------------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ class Calls:
         self._declare("calls_copy", ctypes.c_int, pointer, pointer, size)
         self._declare("calls_clone", pointer, pointer, size)
         self._declare("calls_pairs_ns", ctypes.c_double, size, size, size, ctypes.c_int)
+        self._declare("calls_device_pairs_ns", ctypes.c_double, size, size, size, ctypes.c_int)
         self._declare("calls_device_event_context", ctypes.c_int64, ctypes.c_int)
         self._declare("calls_device_block_context", ctypes.c_int64, size)
         self._declare("calls_device_tracked", ctypes.c_int64, ctypes.c_int)
