@@ -361,7 +361,7 @@ def test_graph_trees_of_compiled_functions():
             x = torch.randn(4 + 4 * (step % 2), 32, 128, device="cuda")
             loss = compiled(x).square().mean()
             loss.backward()
-            optimizer.step(); optimizer.zero_grad(set_to_none=False)
+            optimizer.step(); optimizer.zero_grad(set_to_none=True)
             losses.append(f"{loss.item():.6f}")
         print(" ".join(losses), torch.cuda.max_memory_reserved())
     """
