@@ -272,11 +272,10 @@ void DeviceAllocator::install() {
 void DeviceAllocator::init(int device_count) {
   TORCH_CHECK(device_count <= DeviceCaches::max_devices, "lade: device_count is ", device_count, "; expected at most ",
               DeviceCaches::max_devices);
-  double fraction = 1.0;
-#if LADE_TORCH_HAS_COMMON_CONFIG
-  fraction = torch_device::CUDAAllocatorConfig::per_process_memory_fraction();
-#endif
-  for (auto &each : fractions_) each.store(fraction, std::memory_order_relaxed);
+  if (!initialized()) {
+    const double fraction = caches().memory_fraction();
+    for (auto &each : fractions_) each.store(fraction, std::memory_order_relaxed);
+  }
   device_count_.store(device_count, std::memory_order_release);
 }
 bool DeviceAllocator::initialized() { return device_count_.load(std::memory_order_acquire) > 0; }
@@ -589,8 +588,14 @@ DeviceAllocator::setCheckpointPoolState(c10::DeviceIndex device, std::shared_ptr
   std::unique_ptr<lade_device_restored, decltype(&lade_device_restored_destroy)> restored(taken,
                                                                                           lade_device_restored_destroy);
   torch_device::CheckpointDelta delta;
-  delta.ptrs_freed.assign(restored->freed, restored->freed + restored->freed_count);
-  delta.dataptrs_allocd.reserve(restored->created_count);
+  try {
+    delta.ptrs_freed.assign(restored->freed, restored->freed + restored->freed_count);
+    delta.dataptrs_allocd.reserve(restored->created_count);
+  } catch (...) {
+    for (size_t i = 0; i < restored->created_count; i++) caches().free(restored->created[i]);
+    throw;
+  }
+  for (void *each : delta.ptrs_freed) DeviceIpc::get().freed(each);
   for (size_t i = 0; i < restored->created_count; i++)
     delta.dataptrs_allocd.emplace_back(restored->created[i], restored->created[i], &release_block, cuda_device(device));
   return delta;

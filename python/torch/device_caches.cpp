@@ -77,6 +77,11 @@ void DeviceCaches::open_runtime() {
   runtime_.store(opened, std::memory_order_release);
 }
 
+double DeviceCaches::memory_fraction() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return options_.memory_fraction == 0 ? 1.0 : options_.memory_fraction;
+}
+
 void DeviceCaches::change(const std::function<void(lade_device_options *)> &change) {
   std::lock_guard<std::mutex> lock(mutex_);
   lade_device_options options = options_;

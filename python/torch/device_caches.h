@@ -51,6 +51,8 @@ public:
   // NULL before the first allocator.
   lade_runtime *runtime() const noexcept { return runtime_.load(std::memory_order_acquire); }
   bool is_software() const noexcept { return is_software_; }
+  // Of the settings; 1: none.
+  double memory_fraction();
 
   lade_device_allocator *allocator(int device);
   // NULL: not used yet.

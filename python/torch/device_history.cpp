@@ -50,15 +50,13 @@ std::mutex listening;
 // A list that only grows, which may be called while it does.
 template <typename Call> class Listeners {
 public:
-  bool is_empty() const {
-    std::lock_guard<std::mutex> lock(listening);
-    return calls_->empty();
-  }
-  void add(Call call) {
+  // Whether it is the first.
+  bool add(Call call) {
     std::lock_guard<std::mutex> lock(listening);
     auto calls = std::make_shared<std::vector<Call>>(*calls_);
     calls->push_back(std::move(call));
     calls_ = std::move(calls);
+    return calls_->size() == 1;
   }
   // An exception must not pass lade's C code.
   template <typename... Argument> void call_all(const Argument &...arguments) const noexcept {
@@ -199,10 +197,7 @@ void DeviceHistory::listen() {
 }
 
 void DeviceHistory::add_tracker(torch_device::AllocatorTraceTracker tracker) {
-  auto &trackers = listeners<torch_device::AllocatorTraceTracker>();
-  const bool is_first = trackers.is_empty();
-  trackers.add(std::move(tracker));
-  if (!is_first) return;
+  if (!listeners<torch_device::AllocatorTraceTracker>().add(std::move(tracker))) return;
   DeviceCaches::get().set_up([](lade_device_allocator *to, int device) {
     lade_device_listener listener;
     lade_device_listener_init(&listener);

@@ -159,10 +159,16 @@ void DevicePools::begin(int device, PoolId id, Filter filter) {
     check(lade_device_pool_retain(of, lade_pool_id(id)));
   else
     check(lade_device_pool_begin(of, lade_pool_id(id), &stream, 1));
-  std::lock_guard<std::mutex> lock(mutex_);
-  auto open = std::make_shared<Open>(*open_);
-  open->push_back({device, id, std::move(filter), !lends});
-  open_set(std::move(open));
+  try {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto open = std::make_shared<Open>(*open_);
+    open->push_back({device, id, std::move(filter), !lends});
+    open_set(std::move(open));
+  } catch (...) {
+    if (!lends) (void)lade_device_pool_end(of, lade_pool_id(id));
+    (void)lade_device_pool_release(of, lade_pool_id(id));
+    throw;
+  }
 }
 
 void DevicePools::end(int device, PoolId id) {

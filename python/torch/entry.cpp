@@ -62,6 +62,10 @@ lade_device_options device_options(const char *settings) {
   config.device = &options;
   check(lade_config_from_env(&config));
   check(lade_config_parse(settings, &config));
+  // PyTorch's own settings fail an assertion where they name another backend than the one that is installed.
+  TORCH_CHECK(options.backend == LADE_DEVICE_NATIVE,
+              "lade: the settings (PYTORCH_CUDA_ALLOC_CONF in the environment, or \"", settings,
+              "\") name another backend; expected backend:native, or none");
   return options;
 }
 
@@ -75,6 +79,7 @@ void device_options_change(lade_device_options *options, const char *settings) {
   lade_config_init(&config);
   config.device = options;
   check(lade_config_parse(settings, &config));
+  options->backend = LADE_DEVICE_NATIVE;
 }
 
 } // namespace

@@ -196,6 +196,20 @@ def test_settings_of_pytorch_reach_lade():
     """) == ["6", "5"]
 
 
+def test_another_backend_is_refused_by_name():
+    """PyTorch fails an assertion later, where its settings name another allocator than the one that is there."""
+    text = """
+        try: install(SETTINGS)
+        except lade.UnsupportedError as error: print("expected backend:native" in str(error), lade.torch.device_is_installed())
+    """
+    assert program(text, head="SETTINGS = ''\n", PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync") == ["True", "False"]
+    assert program(text, head="SETTINGS = 'backend:cudaMallocAsync'\n") == ["True", "False"]
+
+
+def test_a_fraction_among_the_settings_is_told():
+    assert program("print(C._cuda_getMemoryFraction(0))", head="install('per_process_memory_fraction:0.5')\n") == ["0.5"]
+
+
 def test_the_environment_counts():
     assert program("""
         a = alloc(3 * MIB)
@@ -217,3 +231,53 @@ def test_metadata_stand_with_events():
         print([e["user_metadata"] for e in events if e["action"] in ("alloc", "free_completed")])
         print(C._cuda_getMemoryMetadata() == "", [e["action"] for e in events][-1])
     """) == ["['step", "3',", "'']", "True", "free_completed"]
+
+
+@needs_calls
+def test_threads_with_pools_beside_histories_and_snapshots():
+    """Pools begin and end in four threads while a fifth turns the history on and off and looks at everything."""
+    assert program("""
+        native, rounds, wrong = torch_calls.Calls(torch.__version__).native, 60, []
+        native.calls_device_listen()
+        def pools(which):
+            for i in range(rounds):
+                pool = (0, 1000 * which + i + 1)
+                C._cuda_beginAllocateCurrentThreadToPool(0, pool)
+                inside = [alloc(700 * (k + 1)) for k in range(5)]
+                C._cuda_endAllocateToPool(0, pool)
+                outside = alloc(3 * MIB)
+                if not C._cuda_checkPoolLiveAllocations(0, pool, set(inside)): wrong.append(pool)
+                state = C._cuda_getCheckpointState(0, pool)
+                for each in inside: free(each)
+                C._cuda_releasePool(0, pool)
+                free(outside)
+        def look():
+            while any(t.is_alive() for t in threads):
+                native.calls_device_history(1, 3, 1)
+                native.calls_device_event_context(0)
+                native.calls_device_history(0, 0, 0)
+                C._cuda_emptyCache()
+        threads = [threading.Thread(target=pools, args=(k,)) for k in range(4)]
+        looker = threading.Thread(target=look)
+        for t in (*threads, looker): t.start()
+        for t in (*threads, looker): t.join()
+        C._cuda_emptyCache()
+        print(wrong, stat("allocation.all.current"), stat("reserved_bytes.all.current"), native.calls_device_tracked(0) == 4 * rounds * 6,
+              lade.torch._native().lade_torch_device_refused_frees())
+    """) == ["[]", "0", "0", "True", "0"]
+
+
+def test_a_forked_child_gives_nothing_back_and_is_refused():
+    assert program("""
+        import os, sys
+        a = alloc(1000)
+        child = os.fork()
+        if child == 0:
+            free(a)
+            try: alloc(1000)
+            except RuntimeError: os._exit(7)
+            os._exit(8)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), stat("allocation.all.current"))
+        free(a)
+        print(lade.torch._native().lade_torch_device_refused_frees())
+    """) == ["7", "1", "0"]
