@@ -111,7 +111,8 @@ def _native() -> ctypes.CDLL:
     path = _native_path(minor)
     if not os.path.exists(path):
         raise lade.UnsupportedError(
-            f"this build of lade has no native part for PyTorch 2.{minor}: {os.path.basename(path)} is missing"
+            f"this build of lade has no native part for PyTorch 2.{minor}: {os.path.basename(path)} is missing; in lade's sources, "
+            f"python/torch/headers build/torch {minor} && tools/wheel --torch-headers build/torch makes a wheel that has it"
         )
     try:
         library = ctypes.CDLL(path)
