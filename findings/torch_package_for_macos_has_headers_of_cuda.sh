@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # PyTorch: the package for macOS, which is built without CUDA, has the headers of CUDA's part (c10/cuda), all but the one that the build
-# writes (c10/cuda/impl/cuda_cmake_macros.h): code against them compiles where C10_USING_CUSTOM_GENERATED_MACROS is defined, out of 80 MB
-# in place of the 900 MB of the package for Linux.
+# writes, of macros: code against them compiles where C10_USING_CUSTOM_GENERATED_MACROS is defined, out of 80 MB in place of the 900 MB of
+# the package for Linux.
 # Expected: they come with packages that have CUDA.
-# Seen: torch 2.11.0, macosx_11_0_arm64: 20 headers below c10/cuda, no cuda_cmake_macros.h
+# Seen: torch 2.11.0, macosx_11_0_arm64: 20 headers below c10/cuda, no macros
 # Exit status: 0 as above; 1 otherwise; 77 where the package is not to be had.
 set -eu
 folder=$(mktemp -d)
