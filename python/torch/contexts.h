@@ -41,6 +41,10 @@ inline Context context_of(const void *captured) {
   return captured == nullptr ? Context() : *static_cast<const Context *>(captured);
 }
 
+struct HistoryDeleter {
+  void operator()(lade_history *history) const { lade_history_destroy(history); }
+};
+
 // Options of a history that is on. `when` is PyTorch's RecordContext, whose levels are those of lade.
 template <typename When> lade_history_options history_options(CreateContext recorder, size_t max_entries, When when) {
   // PyTorch's default is no limit, and its ring grows with what comes. lade's is reserved, of 80 bytes an event: 1.25 GiB of

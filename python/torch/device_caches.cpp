@@ -97,6 +97,11 @@ void DeviceCaches::set_up(Setup setup) {
   for_each(setups_.back());
 }
 
+void DeviceCaches::apply(const Setup &setup) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for_each(setup);
+}
+
 lade_device_allocator *DeviceCaches::existing(int device) const noexcept {
   return allocators_[static_cast<size_t>(device)].load(std::memory_order_acquire);
 }

@@ -14,8 +14,8 @@
 // D5  A special stream (special_streams.h) is one of the device that PyTorch names with it.
 // D6  What is said of allocators before they are there (settings, listeners, histories) holds for those that come: setups_.
 // D7  The driver is opened with the first allocator and not before: until then the environment may choose devices, and a process fork.
-// Locks: mutex_ guards the making of allocators, options_ and setups_. Allocators are called under it only while they are made
-// and set up; their callbacks do not come here.
+// Locks: mutex_ guards the making of allocators, options_ and setups_. Allocators are called under it while they are made
+// and set up, and where all of them change; their callbacks do not come here.
 #ifndef LADE_TORCH_DEVICE_CACHES_H
 #define LADE_TORCH_DEVICE_CACHES_H
 
@@ -46,6 +46,8 @@ public:
   void change(const std::function<void(lade_device_options *)> &change);
   // Calls it for each allocator, also for those to come: D6.
   void set_up(Setup setup);
+  // The same for those that are there alone. One that is being made at this moment is among them, or is set up after the call.
+  void apply(const Setup &setup);
 
   bool is_configured() const noexcept { return !runtime_name_.empty(); }
   // NULL before the first allocator.

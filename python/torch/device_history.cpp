@@ -139,9 +139,6 @@ void track(void *, const lade_device_event *event, const lade_device_event_total
 struct SnapshotDeleter {
   void operator()(lade_device_snapshot *snapshot) const { lade_device_snapshot_destroy(snapshot); }
 };
-struct HistoryDeleter {
-  void operator()(lade_history *history) const { lade_history_destroy(history); }
-};
 
 torch_device::BlockInfo block_of(const lade_device_snapshot_block &block) {
   torch_device::BlockInfo info;
@@ -237,7 +234,7 @@ void DeviceHistory::set(const Request &request, bool clear) {
     request_ = request;
     if (clear || !request.is_on) annotations_.clear();
   }
-  DeviceCaches::get().for_each([&](lade_device_allocator *each, int) {
+  DeviceCaches::get().apply([&](lade_device_allocator *each, int) {
     if (clear) check(lade_device_history_set(each, nullptr));
     apply(each);
   });

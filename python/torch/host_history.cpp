@@ -18,10 +18,6 @@ namespace {
 
 using Contexts = std::unordered_map<uint64_t, Context>;
 
-struct HistoryDeleter {
-  void operator()(lade_history *history) const { lade_history_destroy(history); }
-};
-
 std::unique_ptr<lade_history, HistoryDeleter> history_take(lade_pinned_pool *pool) {
   lade_history *history = nullptr;
   check(lade_pinned_history_take(pool, &history));
