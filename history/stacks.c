@@ -11,15 +11,17 @@
 #include "base/lock.h"
 #include "base/options.h"
 #include "history/modules.h"
+#include "history/own_code.h"
 #include "history/symbols.h"
 #include "history/unwind.h"
 
 enum {
   FRAMES_MOST = 64,
   FRAMES_DEFAULT = 16,
-  FRAMES_OWN = 6, /* most frames of this file; they are left out */
-  SHARDS = 16,    /* a power of two */
-  BUCKETS = 512,  /* of each shard; a power of two */
+  FRAMES_OWN = 10,  /* most of lade's frames that are left out: own_code.h */
+  FRAMES_OUTER = 2, /* of libc, below the first function of a thread */
+  SHARDS = 16,      /* a power of two */
+  BUCKETS = 512,    /* of each shard; a power of two */
 };
 
 /* Followed in memory by its record and its addresses. */
@@ -42,6 +44,7 @@ struct lade_stacks {
   uint32_t method;
   uint32_t max_frames;
   uint64_t max_bytes;
+  ladei_own_code own; /* constant */
   ladei_modules modules;
   _Alignas(128) _Atomic(uint64_t) bytes;
   _Atomic(uint64_t) count, dropped;
@@ -84,6 +87,7 @@ lade_status lade_stacks_create(const lade_stacks_options *options, lade_stacks *
   }
   stacks->max_frames = own.max_frames == 0 ? FRAMES_DEFAULT : own.max_frames;
   stacks->max_bytes = own.max_bytes == 0 ? (uint64_t)16 << 20 : own.max_bytes;
+  ladei_own_code_find(&stacks->own);
   ladei_modules_init(&stacks->modules);
   for (int i = 0; i < SHARDS; i++) ladei_lock_init(&stacks->shards[i].lock, LADEI_RANK_LEAF);
   (void)ladei_modules_look(&stacks->modules, &generation); /* on failure the first capture looks */
@@ -261,12 +265,21 @@ static stack_entry *stack_intern(lade_stacks *stacks, void *const *addresses, si
 
 /* ---- Capture ----------------------------------------------------------------------------------------------------- */
 
-/* The calling thread's stack, from the frame that made the call with the return address `from`. */
-static __attribute__((noinline)) stack_entry *stack_capture(lade_stacks *stacks, const void *from) {
-  void *addresses[FRAMES_MOST + FRAMES_OWN];
-  int count = stacks->walk(addresses, (int)stacks->max_frames + FRAMES_OWN), first = 0;
+/* Number of frames to leave out: lade's own, and at least those up to the call that returns to `from`. A thread of lade's
+ * keeps the former: what would remain is libc's. */
+static int inner_count(const lade_stacks *stacks, void *const *addresses, int count, const void *from) {
+  int first = 0, own = 0;
   while (first < count && first < FRAMES_OWN && addresses[first] != from) first++;
   if (first == count || first == FRAMES_OWN) first = 0; /* the walker leaves some frames out */
+  while (own < count && (own < first || ladei_own_code_has(&stacks->own, addresses[own]))) own++;
+  return count - own > FRAMES_OUTER ? own : first;
+}
+
+/* The calling thread's stack, from the frame that called lade. */
+static __attribute__((noinline)) stack_entry *stack_capture(lade_stacks *stacks, const void *from) {
+  void *addresses[FRAMES_MOST + FRAMES_OWN];
+  int count = stacks->walk(addresses, (int)stacks->max_frames + FRAMES_OWN);
+  int first = inner_count(stacks, addresses, count, from);
   size_t frames = (size_t)(count - first) < stacks->max_frames ? (size_t)(count - first) : stacks->max_frames;
   return stack_intern(stacks, addresses + first, frames);
 }

@@ -26,8 +26,8 @@ void *ladei_stacks_capture(void *stacks);
 void ladei_stacks_release(void *stacks, void *stack);
 lade_status ladei_stacks_describe(void *stacks, const void *stack, lade_stack_frame_visit visit, void *visitor);
 
-/* ladei_stacks_capture() for histories: the stack's record, with one reference. Leaves out frames up to the call that
- * returns to `from`. NULL: there is no room, and *lost is incremented. No lock held. */
+/* ladei_stacks_capture() for histories: the stack's record, with one reference. Leaves out lade's frames (own_code.h), and
+ * those up to the call that returns to `from`. NULL: there is no room, and *lost is incremented. No lock held. */
 ladei_history_context *ladei_stacks_take(lade_stacks *stacks, const void *from, atomic_ullong *lost);
 
 /* Visits the addresses of a stack, innermost first, each with its module (NULL: unknown), and names nothing. Modules

@@ -16,6 +16,9 @@
  * loaded when it was captured stay known, so that it can be named at any later time, also after a dlclose(), and
  * elsewhere by path, address in the file and build id. The libraries that name frames (libdw) and walk the stack
  * (libunwind) are opened when needed, if they are there.
+ *
+ * A stack begins with the function that called lade. lade's own frames are told by the mapping of liblade.so, and in a
+ * program that holds liblade.a by the section "lade_text" that CMake gives the archive: no symbol is needed.
  */
 #ifndef LADE_STACKS_H
 #define LADE_STACKS_H
