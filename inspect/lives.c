@@ -112,7 +112,7 @@ static lade_status segment_event(lives_builder *b, const ladei_snapshot_event *e
   if (comes || *open == LADEI_SNAPSHOT_NONE) {
     ladei_inspect_life *row = LADEI_INSPECT_ADD(&b->lives->segments);
     if (row == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-    *row = life_of(b, event, comes ? event->time_ns : 0);
+    *row = life_of(b, event, comes ? later(event->time_ns, 1) : 0);
     *open = (uint32_t)(b->lives->segments.count - 1);
   }
   if (comes) return LADE_OK;
@@ -144,7 +144,7 @@ static lade_status segment_end(lives_builder *b, const ladei_snapshot_segment *s
 static lade_status event_pass(lives_builder *b, const ladei_snapshot_event *event) {
   ladei_inspect_life life;
   switch ((lade_device_action)event->action) {
-  case LADE_DEVICE_ALLOC: life = life_of(b, event, event->time_ns); return block_open(b, &life);
+  case LADE_DEVICE_ALLOC: life = life_of(b, event, later(event->time_ns, 1)); return block_open(b, &life);
   case LADE_DEVICE_FREE_REQUESTED:
   case LADE_DEVICE_FREE_COMPLETED: return block_free(b, event);
   case LADE_DEVICE_SEGMENT_ALLOC:

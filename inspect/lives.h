@@ -17,7 +17,7 @@
 
 typedef struct ladei_inspect_life {
   uint64_t address, bytes, requested_bytes;
-  uint64_t start_ns;         /* wall clock; 0: before the history */
+  uint64_t start_ns;         /* wall clock; 0: before the history; an event at 0 ("sim") counts as at 1 */
   uint64_t freed_ns, end_ns; /* UINT64_MAX: not until the end */
   uint64_t stream;
   lade_device_pool_id pool;

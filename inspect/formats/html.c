@@ -6,6 +6,7 @@
  *
  * H1  The header's `columns` names the columns of each table in their order, with types; `rows` its number of rows.
  * H2  Numbers of streams and pools in columns are indices into the header's lists.
+ * H3  A piece of base64 has at most PIECE_BYTES and what one call brings: browsers refuse texts of 2^29 characters.
  */
 #include "inspect/formats/html.h"
 
@@ -28,8 +29,11 @@ static lade_status no_memory(void) {
 
 /* --- base64 ------------------------------------------------------------------------------------------------------- */
 
+enum { PIECE_BYTES = 48 << 20 };
+
 typedef struct base64 {
   ladei_output *to;
+  uint64_t piece_bytes; /* of the piece so far */
   unsigned char rest[3];
   size_t rest_count;
 } base64;
@@ -48,6 +52,7 @@ static void base64_group(ladei_output *to, const unsigned char *bytes, size_t co
 static lade_status base64_write(void *user, const void *data, size_t bytes) {
   base64 *b = user;
   const unsigned char *at = data;
+  b->piece_bytes += bytes;
   while (b->rest_count > 0 && bytes > 0) {
     b->rest[b->rest_count++] = *at++;
     bytes--;
@@ -56,6 +61,10 @@ static lade_status base64_write(void *user, const void *data, size_t bytes) {
     b->rest_count = 0;
   }
   for (; bytes >= 3; bytes -= 3, at += 3) base64_group(b->to, at, 3);
+  if (b->piece_bytes >= PIECE_BYTES) { /* H3: between groups */
+    ladei_output_text(b->to, "</script>\n<script type=\"text/plain\">");
+    b->piece_bytes = 0;
+  }
   for (; bytes > 0; bytes--) b->rest[b->rest_count++] = *at++;
   return b->to->status;
 }

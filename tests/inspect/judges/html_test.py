@@ -182,6 +182,65 @@ class Page(unittest.TestCase):
         self.assertGreater(len(rows), 0)
         self.assertEqual([row for row in rows if "ladei_" in row], [])
 
+    def select(self, id, value):
+        self.driver.find_element(By.CSS_SELECTOR, f"#{id} option[value='{value}']").click()
+
+    def test_figures_and_peak(self):
+        """The peak that the page names is the largest sum of the events, and its stacks add up to it."""
+        figures = self.driver.execute_script("return LINES.map((_, l) => [Math.max(...totals[l]), totals[l][peaks[l]]])")
+        self.assertEqual([peak for peak, _ in figures], [shown for _, shown in figures])
+        self.page.send_keys("p")
+        sums, most = self.driver.execute_script(
+            "return [[...inUse(data, null, view.moment).values()].reduce((s, r) => s + r[0], 0), totals[2][peaks[2]]]")
+        self.assertEqual(int(self.value("topBytes")), self.driver.execute_script("return [...inUse(data, shown, view.moment).values()]"
+                                                                                ".reduce((s, r) => s + r[0], 0)"))
+        self.assertGreater(most, 0)
+        self.assertGreater(sums, 0)
+        self.assertIn(" at ", self.text("toptitle"))
+        self.driver.execute_script("momentSet(data.to)")
+
+    def test_axis_of_events(self):
+        order = self.driver.execute_script("return [data.events.rows, data.times[5], data.from, data.to]")
+        self.select("axis", "events")
+        self.assertEqual(self.driver.execute_script("return [data.from, data.to, data.events.time[5]]"), [0, order[0] - 1, 5])
+        self.assertGreater(int(self.value("ticks")), 2)
+        self.assertIn("event", self.text("maptitle"))
+        self.select("axis", "time")
+        self.assertEqual(self.driver.execute_script("return [data.events.time[5], data.from, data.to]"), order[1:])
+
+    def test_older_blocks_are_pale(self):
+        pale, plain = self.driver.execute_script("""
+            const b = data.blocks, pick = old => b.start.findIndex((s, i) => (s === -Infinity) === old && b.stack[i] !== NONE);
+            return [pick(true), pick(false)].map(i => i < 0 ? null : colourOf(i) % 2)""")
+        self.assertEqual((pale, plain), (1, 0))
+
+    def test_phone_and_dark(self):
+        metrics = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+        light = self.driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+        try:
+            self.assertLessEqual(self.driver.execute_script("return document.documentElement.scrollWidth"), 390)
+            self.assertNotEqual(self.driver.execute_script("return getComputedStyle(document.body).backgroundColor"), light)
+        finally:
+            self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+            self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+    def test_data_in_pieces(self):
+        """Of a large snapshot the data is in several elements."""
+        with open(f"{self.folder}/small.html", encoding="utf-8") as file:
+            page = file.read()
+        begin = page.index(":", page.index('id="data">')) + 1
+        cut = begin + (page.index("</script>", begin) - begin) // 8 * 4
+        with open(f"{self.folder}/pieces.html", "w", encoding="utf-8") as file:
+            file.write(page[:cut] + '</script>\n<script type="text/plain">' + page[cut:])
+        counts = [self.value(name) for name in ("events", "blocks", "topBytes")]
+        opened(self.driver, f"{self.folder}/pieces.html")
+        self.assertEqual([self.value(name) for name in ("events", "blocks", "topBytes")], counts)
+        opened(self.driver, f"{self.folder}/small.html")
+        type(self).page = self.driver.find_element(By.TAG_NAME, "body")
+
     def test_names_are_text(self):
         """A name with a tag in it is shown, and makes no element (HZ11)."""
         self.assertEqual(self.driver.find_elements(By.CSS_SELECTOR, "main script, main img, main b"), [])
@@ -192,7 +251,7 @@ def times(path):
         driver = browser(folder)
         start = time.monotonic()
         opened(driver, path)
-        for step in "filter()", "totalsBuild()", "topDraw()", "mapDraw()", "linesDraw($('chart'), view.from, view.to, true)", "bandsDraw()":
+        for step in "filter()", "totalsBuild()", "topDraw()", "mapDraw()", "coloursBuild()", "linesDraw($('chart'), view.from, view.to, true)", "bandsDraw()":
             print(step, driver.execute_script(f"const s = performance.now(); {step}; return performance.now() - s"))
         print(f"open {time.monotonic() - start:.2f} s, of which the page {int(value(driver, 'ready'))} ms")
         script = """const times = [];
