@@ -71,6 +71,9 @@ lade_status ladei_loader_ticket_list_submit(ladei_loader_ticket_list *list, lade
 /* Waits for tickets [first, end), `timeout_ns` at most; the first error in order. */
 lade_status ladei_loader_ticket_list_wait(const ladei_loader_ticket_list *list, size_t first, size_t end,
                                           lade_runtime *runtime, uint64_t timeout_ns);
+/* The same of all, until their copies are over. */
+lade_status ladei_loader_ticket_list_wait_copied(const ladei_loader_ticket_list *list, lade_runtime *runtime,
+                                                 uint64_t timeout_ns);
 /* LADE_NOT_READY while any is under way, otherwise the first error in order. */
 lade_status ladei_loader_ticket_list_query(const ladei_loader_ticket_list *list, uint64_t *out_bytes_done);
 /* Cancels tickets under way, waits for them and releases all. LADE_ERR_TIMEOUT, LADE_ERR_FORKED: the list stays. */

@@ -7,13 +7,15 @@
  *   one file     its renaming replaces the old one
  *   several      under names of this save (generation.c); then the index, whose renaming is the commit
  *
- * Device tensors go by transfers, which are submitted when their file is begun; host tensors are written meanwhile. As
- * many files are begun at a time as may be open; the first of them is finished before one more is begun.
+ * Device tensors go by transfers, which are submitted when their file is begun; host tensors are written meanwhile, and before
+ * their file is finished. As many files are begun at a time as may be open; the first of them is finished before one more is
+ * begun.
  *
  * I1  entries[i] describes shard.tensors[i]; entries follow each other from 0 on, without gap.
  * I2  No file is ended before every transfer into it is over.
  * I3  Obstacles to a file's renaming are looked for before the first transfer.
- * Locks: none; a save belongs to the calling thread.
+ * I4  finished <= written <= begun shards.
+ * Locks: none; a save belongs to one thread at a time.
  */
 #include <assert.h>
 #include <errno.h>
@@ -28,7 +30,7 @@
 #include "base/size.h"
 #include "base/utf8.h"
 #include "loaders/checkpoint.h"
-#include "loaders/generation.h"
+#include "loaders/save.h"
 #include "loaders/saved_file.h"
 #include "loaders/text.h"
 #include "pipeline/state/state.h"
@@ -37,63 +39,29 @@ enum { MAX_SHARDS = 99999 };                                /* five digits in th
 static const uint64_t progress_interval_ns = 100 * 1000000; /* between two calls of options.progress */
 static const size_t progress_step_bytes = 16 << 20;         /* the same, while host memory is written */
 
-typedef struct saved_shard {
-  const lade_tensor **tensors;
-  ladei_loader_entry *entries;
-  size_t count;
-  char *name; /* of the file, without folder */
-  ladei_save *file;
-  size_t ticket_end; /* its transfers are before it in save.tickets */
-} saved_shard;
-
-typedef struct save {
-  const char *path;
-  const lade_load_target *targets;
-  uint32_t target_count;
-  const lade_tensor *tensors;
-  size_t tensor_count;
-  lade_save_options options;
-  uint64_t bytes;
-  uint64_t host_bytes;      /* written of host memory */
-  uint64_t host_bytes_told; /* of these, at the last call of options.progress */
-  saved_shard *shards;
-  size_t shard_count;
-  size_t finished;                    /* shards, from the first on */
-  size_t waited;                      /* tickets, from the first on */
-  ladei_loader_generation generation; /* of several files */
-  const lade_metadata *metadata;      /* of each file */
-  size_t metadata_count;
-  lade_metadata *own_metadata; /* after `metadata`, if it is not the caller's */
-  int folder;                  /* the generation's, with several files; -1: not open */
-  ladei_save *index;
-  ladei_loader_ticket_list tickets;
-} save;
-
 static lade_status memory_error(void) { return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "save: no memory"); }
 
 /* --- checking what comes from the caller -------------------------------------------------------------------------- */
 
-static const char call[] = "lade_safetensors_save";
-
 /* Refuses a field of a tensor, by the tensor's name. */
-static lade_status tensor_error(const save *s, const lade_tensor *tensor, const char *field, const char *expected,
-                                const char *value) {
+static lade_status tensor_error(const ladei_loader_save *s, const lade_tensor *tensor, const char *field,
+                                const char *expected, const char *value) {
   char shown[LADEI_LOADER_NAME_TEXT_BYTES];
   ladei_loader_field of = ladei_loader_field_of("tensors", (uint64_t)(tensor - s->tensors), field);
-  return ladei_error_prefix(ladei_error_argument(call, of.name, expected, "%s", value),
+  return ladei_error_prefix(ladei_error_argument(s->call, of.name, expected, "%s", value),
                             "tensor \"%s\": ", ladei_loader_name_text(tensor->name, shown));
 }
 
-static lade_status name_check(const save *s, const lade_tensor *tensor) {
+static lade_status name_check(const ladei_loader_save *s, const lade_tensor *tensor) {
   ladei_loader_field of = ladei_loader_field_of("tensors", (uint64_t)(tensor - s->tensors), "name");
-  if (tensor->name == NULL) return ladei_error_null(call, of.name);
-  if (!ladei_utf8_is_text(tensor->name)) return ladei_error_argument(call, of.name, "UTF-8", "not UTF-8");
+  if (tensor->name == NULL) return ladei_error_null(s->call, of.name);
+  if (!ladei_utf8_is_text(tensor->name)) return ladei_error_argument(s->call, of.name, "UTF-8", "not UTF-8");
   return strcmp(tensor->name, "__metadata__") != 0
              ? LADE_OK
-             : ladei_error_argument(call, of.name, "another name than the format's own", "\"__metadata__\"");
+             : ladei_error_argument(s->call, of.name, "another name than the format's own", "\"__metadata__\"");
 }
 
-static lade_status tensor_check(const save *s, const lade_tensor *tensor, uint64_t *out_bytes) {
+static lade_status tensor_check(const ladei_loader_save *s, const lade_tensor *tensor, uint64_t *out_bytes) {
   char number[16];
   lade_status status = name_check(s, tensor);
   if (status != LADE_OK) return status;
@@ -115,7 +83,7 @@ static int tensor_compare_by_name(const void *a, const void *b) {
   return strcmp((*(const lade_tensor *const *)a)->name, (*(const lade_tensor *const *)b)->name);
 }
 
-static lade_status names_check(const save *s) {
+static lade_status names_check(const ladei_loader_save *s) {
   lade_status status = LADE_OK;
   const lade_tensor **sorted = calloc(s->tensor_count + 1, sizeof *sorted);
   if (sorted == NULL) return memory_error();
@@ -128,14 +96,16 @@ static lade_status names_check(const save *s) {
   return status;
 }
 
-static lade_status metadata_error(uint64_t number, const char *field, const char *expected, const char *value) {
-  return ladei_error_argument(call, ladei_loader_field_of("options.metadata", number, field).name, expected, "%s",
+static lade_status metadata_error(const ladei_loader_save *s, uint64_t number, const char *field, const char *expected,
+                                  const char *value) {
+  return ladei_error_argument(s->call, ladei_loader_field_of("options.metadata", number, field).name, expected, "%s",
                               value);
 }
 
-static lade_status metadata_text_check(uint64_t number, const char *field, const char *text) {
-  if (text == NULL) return metadata_error(number, field, "UTF-8", "NULL");
-  return ladei_utf8_is_text(text) ? LADE_OK : metadata_error(number, field, "UTF-8", "not UTF-8");
+static lade_status metadata_text_check(const ladei_loader_save *s, uint64_t number, const char *field,
+                                       const char *text) {
+  if (text == NULL) return metadata_error(s, number, field, "UTF-8", "NULL");
+  return ladei_utf8_is_text(text) ? LADE_OK : metadata_error(s, number, field, "UTF-8", "not UTF-8");
 }
 
 static int metadata_compare(const void *a, const void *b) {
@@ -144,7 +114,8 @@ static int metadata_compare(const void *a, const void *b) {
   return order != 0 ? order : (left < right ? -1 : left > right);
 }
 
-static lade_status keys_check(const lade_save_options *options) {
+static lade_status keys_check(const ladei_loader_save *s) {
+  const lade_save_options *options = &s->options;
   lade_status status = LADE_OK;
   const lade_metadata **sorted = calloc(options->metadata_count + 1, sizeof *sorted);
   if (sorted == NULL) return memory_error();
@@ -152,28 +123,30 @@ static lade_status keys_check(const lade_save_options *options) {
   qsort(sorted, options->metadata_count, sizeof *sorted, metadata_compare);
   for (uint64_t i = 1; i < options->metadata_count && status == LADE_OK; i++)
     if (strcmp(sorted[i - 1]->key, sorted[i]->key) == 0)
-      status = metadata_error((uint64_t)(sorted[i] - options->metadata), "key", "each key once", "that of another one");
+      status =
+          metadata_error(s, (uint64_t)(sorted[i] - options->metadata), "key", "each key once", "that of another one");
   free(sorted);
   return status;
 }
 
-static lade_status metadata_check(const lade_save_options *options) {
-  if (options->metadata == NULL && options->metadata_count > 0) return ladei_error_null(call, "options.metadata");
+static lade_status metadata_check(const ladei_loader_save *s) {
+  const lade_save_options *options = &s->options;
+  if (options->metadata == NULL && options->metadata_count > 0) return ladei_error_null(s->call, "options.metadata");
   for (uint64_t i = 0; i < options->metadata_count; i++) {
     const lade_metadata *entry = &options->metadata[i];
-    lade_status status = metadata_text_check(i, "key", entry->key);
-    if (status == LADE_OK) status = metadata_text_check(i, "value", entry->value);
+    lade_status status = metadata_text_check(s, i, "key", entry->key);
+    if (status == LADE_OK) status = metadata_text_check(s, i, "value", entry->value);
     if (status != LADE_OK) return status;
     if (strcmp(entry->key, LADEI_LOADER_SAVE_ID_KEY) == 0)
-      return metadata_error(i, "key", "another key than lade's own", "\"" LADEI_LOADER_SAVE_ID_KEY "\"");
+      return metadata_error(s, i, "key", "another key than lade's own", "\"" LADEI_LOADER_SAVE_ID_KEY "\"");
   }
-  return keys_check(options);
+  return keys_check(s);
 }
 
-static lade_status save_check(save *s) {
+static lade_status save_check(ladei_loader_save *s) {
   for (uint32_t i = 0; i < s->target_count; i++)
     if (s->targets[i].pipeline == NULL)
-      return ladei_error_null(call, ladei_loader_field_of("targets", i, "pipeline").name);
+      return ladei_error_null(s->call, ladei_loader_field_of("targets", i, "pipeline").name);
   for (size_t i = 0; i < s->tensor_count; i++) {
     uint64_t bytes;
     lade_status status = tensor_check(s, &s->tensors[i], &bytes);
@@ -181,9 +154,10 @@ static lade_status save_check(save *s) {
     if (bytes >= LADEI_SIZE_LIMIT || s->bytes + bytes >= LADEI_SIZE_LIMIT)
       return tensor_error(s, &s->tensors[i], "", "less than 2^60 bytes in all tensors", "too large");
     s->bytes += bytes;
+    s->device_bytes += s->tensors[i].target == LADE_TARGET_HOST ? 0 : bytes;
   }
   lade_status status = names_check(s);
-  return status == LADE_OK ? metadata_check(&s->options) : status;
+  return status == LADE_OK ? metadata_check(s) : status;
 }
 
 /* --- shards ------------------------------------------------------------------------------------------------------- */
@@ -195,7 +169,7 @@ static uint64_t tensor_bytes(const lade_tensor *tensor) {
 }
 
 /* Tensors [first, the result) go into one file. */
-static size_t shard_end(const save *s, size_t first) {
+static size_t shard_end(const ladei_loader_save *s, size_t first) {
   uint64_t most = s->options.max_shard_bytes, bytes = 0;
   size_t end = first;
   for (; end < s->tensor_count; end++) {
@@ -211,7 +185,7 @@ static int tensor_compare(const void *a, const void *b) {
   return left->dtype != right->dtype ? (left->dtype > right->dtype ? -1 : 1) : strcmp(left->name, right->name);
 }
 
-static lade_status shard_fill(const save *s, saved_shard *to, size_t first, size_t end) {
+static lade_status shard_fill(const ladei_loader_save *s, ladei_loader_saved_shard *to, size_t first, size_t end) {
   uint64_t at = 0;
   to->count = end - first;
   to->tensors = calloc(to->count + 1, sizeof *to->tensors);
@@ -230,17 +204,17 @@ static lade_status shard_fill(const save *s, saved_shard *to, size_t first, size
   return LADE_OK;
 }
 
-static lade_status shards_plan(save *s) {
+static lade_status shards_plan(ladei_loader_save *s) {
   size_t count = 0, first = 0;
   for (size_t i = 0; i < s->tensor_count || count == 0; i = shard_end(s, i)) count++;
   if (count > MAX_SHARDS) {
     char expected[64];
     (void)snprintf(expected, sizeof expected, "at most %d files", MAX_SHARDS);
-    return ladei_error_argument(call, "options.max_shard_bytes", expected, "%llu, which makes %zu files",
+    return ladei_error_argument(s->call, "options.max_shard_bytes", expected, "%llu, which makes %zu files",
                                 (unsigned long long)s->options.max_shard_bytes, count);
   }
   if (count > 1 && !ladei_utf8_is_text(ladei_file_name(s->path))) { /* the index would name files that are not there */
-    return ladei_error_argument(call, "path", "a name of UTF-8, as the index of several files is", "%s",
+    return ladei_error_argument(s->call, "path", "a name of UTF-8, as the index of several files is", "%s",
                                 ladei_loader_path_text(s->path));
   }
   s->shards = calloc(count, sizeof *s->shards);
@@ -265,10 +239,17 @@ static char *path_beside(const char *path, const char *name) {
 
 /* --- progress ----------------------------------------------------------------------------------------------------- */
 
-static lade_status progress_tell(save *s) {
+static lade_status cancel_check(const ladei_loader_save *s) {
+  return atomic_load_explicit(&s->cancelled, memory_order_relaxed)
+             ? ladei_error(LADE_ERR_CANCELLED, 0, "save: cancelled")
+             : LADE_OK;
+}
+
+static lade_status progress_tell(ladei_loader_save *s) {
   ladei_lock_assert_none_held();
   uint64_t done;
-  if (s->options.progress == NULL) return LADE_OK;
+  lade_status cancelled = cancel_check(s);
+  if (cancelled != LADE_OK || s->options.progress == NULL) return cancelled;
   lade_status status = ladei_loader_ticket_list_query(&s->tickets, &done);
   if (status != LADE_OK && status != LADE_NOT_READY) return status;
   s->host_bytes_told = s->host_bytes;
@@ -278,7 +259,7 @@ static lade_status progress_tell(save *s) {
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-static lade_status ranges_submit(save *s, uint32_t target, const lade_piece *ranges, uint64_t count) {
+static lade_status ranges_submit(ladei_loader_save *s, uint32_t target, const lade_piece *ranges, uint64_t count) {
   lade_transfer transfer;
   if (count == 0) return LADE_OK;
   lade_transfer_init(&transfer);
@@ -291,7 +272,7 @@ static lade_status ranges_submit(save *s, uint32_t target, const lade_piece *ran
 }
 
 /* The tensors of a shard that lie on one device, as few transfers. `ranges` has room for all of the shard. */
-static lade_status target_submit(save *s, const saved_shard *in, uint32_t target, uint64_t data_offset,
+static lade_status target_submit(ladei_loader_save *s, const ladei_loader_saved_shard *in, uint32_t target,
                                  lade_piece *ranges) {
   lade_runtime *runtime = s->targets[target].pipeline->runtime;
   lade_status status = LADE_OK;
@@ -305,7 +286,7 @@ static lade_status target_submit(save *s, const saved_shard *in, uint32_t target
       status = ranges_submit(s, target, ranges, count);
       count = 0;
     }
-    ranges[count++] = (lade_piece){.host = lade_endpoint_file(ladei_save_fd(in->file), data_offset + entry->begin,
+    ranges[count++] = (lade_piece){.host = lade_endpoint_file(ladei_save_fd(in->file), in->data_offset + entry->begin,
                                                               ladei_loader_path_text(ladei_save_path(in->file))),
                                    .device_memory = memory,
                                    .bytes = entry->end - entry->begin};
@@ -313,16 +294,17 @@ static lade_status target_submit(save *s, const saved_shard *in, uint32_t target
   return status == LADE_OK ? ranges_submit(s, target, ranges, count) : status;
 }
 
-static lade_status shard_submit(save *s, const saved_shard *in, uint64_t data_offset) {
+static lade_status shard_submit(ladei_loader_save *s, const ladei_loader_saved_shard *in) {
   lade_piece *ranges = calloc(in->count + 1, sizeof *ranges);
   lade_status status = ranges != NULL ? LADE_OK : memory_error();
   for (uint32_t target = 0; target < s->target_count && status == LADE_OK; target++)
-    status = target_submit(s, in, target, data_offset, ranges);
+    status = target_submit(s, in, target, ranges);
   free(ranges);
   return status;
 }
 
-static lade_status host_tensor_write(save *s, const saved_shard *in, uint64_t at, const char *memory, uint64_t bytes) {
+static lade_status host_tensor_write(ladei_loader_save *s, const ladei_loader_saved_shard *in, uint64_t at,
+                                     const char *memory, uint64_t bytes) {
   lade_status status = LADE_OK;
   for (uint64_t done = 0; done < bytes && status == LADE_OK;) {
     size_t step = (size_t)ladei_size_min(bytes - done, progress_step_bytes);
@@ -334,18 +316,22 @@ static lade_status host_tensor_write(save *s, const saved_shard *in, uint64_t at
   return status;
 }
 
-/* The tensors of a shard that lie in host memory, from there. */
-static lade_status host_write(save *s, const saved_shard *in, uint64_t data_offset) {
+/* The tensors in host memory of the shards before `end`, from there. */
+static lade_status host_write(ladei_loader_save *s, size_t end) {
   lade_status status = LADE_OK;
-  for (size_t i = 0; i < in->count && status == LADE_OK; i++) {
-    const ladei_loader_entry *entry = &in->entries[i];
-    if (in->tensors[i]->target == LADE_TARGET_HOST)
-      status = host_tensor_write(s, in, data_offset + entry->begin, in->tensors[i]->memory, entry->end - entry->begin);
+  for (; s->written < end && status == LADE_OK; s->written += status == LADE_OK ? 1 : 0) {
+    const ladei_loader_saved_shard *in = &s->shards[s->written];
+    for (size_t i = 0; i < in->count && status == LADE_OK; i++) {
+      const ladei_loader_entry *entry = &in->entries[i];
+      if (in->tensors[i]->target == LADE_TARGET_HOST)
+        status =
+            host_tensor_write(s, in, in->data_offset + entry->begin, in->tensors[i]->memory, entry->end - entry->begin);
+    }
   }
   return status;
 }
 
-static lade_status shard_begin(save *s, saved_shard *which) {
+static lade_status shard_begin(ladei_loader_save *s, ladei_loader_saved_shard *which) {
   char *header;
   size_t header_bytes;
   uint64_t data_bytes = which->count > 0 ? which->entries[which->count - 1].end : 0;
@@ -359,9 +345,10 @@ static lade_status shard_begin(save *s, saved_shard *which) {
   free(path);
   if (status == LADE_OK) status = ladei_save_write(which->file, 0, header, header_bytes);
   free(header);
-  status = status == LADE_OK ? shard_submit(s, which, header_bytes) : status;
+  which->data_offset = header_bytes;
+  if (status == LADE_OK) status = shard_submit(s, which);
   which->ticket_end = s->tickets.count;
-  return status == LADE_OK ? host_write(s, which, header_bytes) : status;
+  return status;
 }
 
 /* Which tensor is in which file, by name. */
@@ -373,7 +360,7 @@ static int mapping_compare(const void *a, const void *b) {
   return strcmp(((const mapping *)a)->tensor, ((const mapping *)b)->tensor);
 }
 
-static mapping *mappings_list(const save *s) {
+static mapping *mappings_list(const ladei_loader_save *s) {
   size_t count = 0;
   mapping *list = calloc(s->tensor_count + 1, sizeof *list);
   for (size_t i = 0; i < s->shard_count && list != NULL; i++)
@@ -384,7 +371,7 @@ static mapping *mappings_list(const save *s) {
 }
 
 /* As Python's json.dumps(..., indent=2, sort_keys=True) writes it, and a newline. */
-static void index_put(const save *s, const mapping *list, ladei_loader_text *t) {
+static void index_put(const ladei_loader_save *s, const mapping *list, ladei_loader_text *t) {
   ladei_loader_text_put_string(t, "{\n  \"metadata\": {\n    \"" LADEI_LOADER_SAVE_ID_KEY "\": ");
   ladei_loader_text_put_quoted(t, s->generation.id, true);
   ladei_loader_text_put_string(t, ",\n    \"total_size\": ");
@@ -399,7 +386,7 @@ static void index_put(const save *s, const mapping *list, ladei_loader_text *t) 
   ladei_loader_text_put_string(t, "\n  }\n}\n");
 }
 
-static lade_status index_write(save *s) {
+static lade_status index_write(ladei_loader_save *s) {
   ladei_loader_text text = {0};
   mapping *list = mappings_list(s);
   char *path = path_beside(s->path, s->generation.index_name);
@@ -424,7 +411,7 @@ static bool has_key(const lade_save_options *options, const char *key) {
 }
 
 /* The caller's metadata, a framework if it names none, and the id of the save. */
-static lade_status metadata_make(save *s) {
+static lade_status metadata_make(ladei_loader_save *s) {
   size_t count = s->options.metadata_count;
   s->own_metadata = calloc(count + 2, sizeof *s->own_metadata);
   if (s->own_metadata == NULL) return memory_error();
@@ -437,7 +424,7 @@ static lade_status metadata_make(save *s) {
 }
 
 /* Prepares a save to several files, before the first of them. */
-static lade_status several_begin(save *s) {
+static lade_status several_begin(ladei_loader_save *s) {
   lade_status status = ladei_loader_generation_begin(s->path, !s->options.no_sync, &s->generation);
   s->folder = s->generation.folder;
   for (size_t i = 0; i < s->shard_count && status == LADE_OK; i++) {
@@ -448,12 +435,12 @@ static lade_status several_begin(save *s) {
   return status == LADE_OK ? index_write(s) : status;
 }
 
-static lade_status folder_error(const save *s, const char *doing) {
+static lade_status folder_error(const ladei_loader_save *s, const char *doing) {
   int reason = errno;
   return ladei_error(LADE_ERR_IO, reason, "%s %s: %s", doing, ladei_loader_path_text(s->path), strerror(reason));
 }
 
-static lade_status one_begin(save *s) {
+static lade_status one_begin(ladei_loader_save *s) {
   s->folder = ladei_folder_open(s->path);
   if (s->folder < 0) return folder_error(s, "creating");
   static const lade_metadata none;
@@ -465,9 +452,14 @@ static lade_status one_begin(save *s) {
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
 
+/* NULL without a device. */
+static lade_runtime *runtime_of(const ladei_loader_save *s) {
+  return s->target_count > 0 ? s->targets[0].pipeline->runtime : NULL;
+}
+
 /* Those before `end`. */
-static lade_status transfers_wait(save *s, size_t end) {
-  lade_runtime *runtime = s->target_count > 0 ? s->targets[0].pipeline->runtime : NULL;
+static lade_status transfers_wait(ladei_loader_save *s, size_t end) {
+  lade_runtime *runtime = runtime_of(s);
   /* On virtual time a limit would hide that nothing can happen any more. Without a device no wait is needed. */
   bool untold = s->options.progress == NULL || runtime == NULL || runtime->ops->step != NULL;
   uint64_t interval_ns = untold ? LADE_WAIT_FOREVER : progress_interval_ns;
@@ -481,9 +473,10 @@ static lade_status transfers_wait(save *s, size_t end) {
 }
 
 /* A complete file under its name, closed. Takes it. Of one file alone that is the commit, and the folder is flushed. */
-static lade_status file_name(save *s, ladei_save **file, bool commit) {
+static lade_status file_name(ladei_loader_save *s, ladei_save **file, bool commit) {
   bool sync = !s->options.no_sync;
   lade_status status = ladei_save_prepare(*file, sync);
+  if (status == LADE_OK) status = cancel_check(s);
   if (status == LADE_OK) status = ladei_save_name(*file);
   if (status == LADE_OK) {
     status = ladei_save_end(*file, sync && commit);
@@ -492,10 +485,12 @@ static lade_status file_name(save *s, ladei_save **file, bool commit) {
   return status;
 }
 
-static lade_status shard_finish(save *s) {
-  saved_shard *first = &s->shards[s->finished];
+static lade_status shard_finish(ladei_loader_save *s) {
+  assert(s->finished <= s->written && s->finished < s->begun && "I4");
+  ladei_loader_saved_shard *first = &s->shards[s->finished];
   bool first_of_all = s->finished == 0, last = s->finished + 1 == s->shard_count;
-  lade_status status = first_of_all ? progress_tell(s) : LADE_OK;
+  lade_status status = host_write(s, s->finished + 1);
+  if (status == LADE_OK && first_of_all) status = progress_tell(s);
   if (status == LADE_OK) status = transfers_wait(s, first->ticket_end);
   if (status == LADE_OK && last) status = progress_tell(s);
   if (status == LADE_OK) status = file_name(s, &first->file, s->shard_count == 1);
@@ -503,32 +498,34 @@ static lade_status shard_finish(save *s) {
   return status;
 }
 
-static lade_status shards_write(save *s) {
-  const size_t most = ladei_pipe_open_files_most();
-  lade_status status = LADE_OK;
-  for (size_t i = 0; i < s->shard_count && status == LADE_OK; i++) {
-    if (i - s->finished >= most) status = shard_finish(s);
-    if (status == LADE_OK) status = shard_begin(s, &s->shards[i]);
-  }
-  while (s->finished < s->shard_count && status == LADE_OK) status = shard_finish(s);
-  return status;
-}
-
 /* The files of this save have their names for good before an index names them. */
-static lade_status index_commit(save *s) {
+static lade_status index_commit(ladei_loader_save *s) {
   if (!s->options.no_sync && !ladei_folder_flush(s->folder)) return folder_error(s, "flushing the folder of");
   return file_name(s, &s->index, true);
 }
 
-static lade_status save_run(save *s) {
-  lade_status status = save_check(s);
-  if (status == LADE_OK) status = shards_plan(s);
-  if (status == LADE_OK) status = s->shard_count > 1 ? several_begin(s) : one_begin(s);
-  if (status == LADE_OK) status = shards_write(s);
+lade_status ladei_loader_save_begin(ladei_loader_save *s) {
+  const size_t most = ladei_pipe_open_files_most();
+  lade_status status = s->shard_count > 1 ? several_begin(s) : one_begin(s);
+  for (; s->begun < s->shard_count && status == LADE_OK; s->begun++) {
+    if (s->begun - s->finished >= most) status = shard_finish(s);
+    if (status == LADE_OK) status = shard_begin(s, &s->shards[s->begun]);
+  }
+  return status;
+}
+
+lade_status ladei_loader_save_stage(ladei_loader_save *s, uint64_t timeout_ns) {
+  lade_status status = host_write(s, s->shard_count);
+  return status == LADE_OK ? ladei_loader_ticket_list_wait_copied(&s->tickets, runtime_of(s), timeout_ns) : status;
+}
+
+lade_status ladei_loader_save_commit(ladei_loader_save *s) {
+  lade_status status = LADE_OK;
+  while (s->finished < s->shard_count && status == LADE_OK) status = shard_finish(s);
   return status == LADE_OK && s->shard_count > 1 ? index_commit(s) : status;
 }
 
-static void save_dispose(save *s, bool good) {
+void ladei_loader_save_dispose(ladei_loader_save *s, bool good) {
   lade_error error;
   ladei_error_save(&error);
   /* Where a transfer can never end ("sim"), it keeps its ticket; on "sim" it writes nothing any more either. */
@@ -549,29 +546,38 @@ static void save_dispose(save *s, bool good) {
   ladei_error_restore(&error);
 }
 
+lade_status ladei_loader_save_plan(ladei_loader_save *s, const lade_save_options *options) {
+  if (s->path == NULL) return ladei_error_null(s->call, "path");
+  if (*ladei_file_name(s->path) == '\0')
+    return ladei_error_argument(s->call, "path", "the path of a file", "%s", ladei_loader_path_text(s->path));
+  if (s->targets == NULL && s->target_count > 0) return ladei_error_null(s->call, "targets");
+  if (s->target_count > UINT32_MAX)
+    return ladei_error_argument(s->call, "target_count", "below 2^32", "%llu", (unsigned long long)s->target_count);
+  if (s->tensors == NULL && s->tensor_count > 0) return ladei_error_null(s->call, "tensors");
+  lade_status status = ladei_options_read("lade_save_options", options, &s->options, sizeof s->options);
+  if (status != LADE_OK) return status;
+  if (s->options.empty_metadata < 0 || s->options.empty_metadata > 1)
+    return ladei_error_argument(s->call, "options.empty_metadata", "0 or 1", "%d", (int)s->options.empty_metadata);
+  if (s->options.no_sync < 0 || s->options.no_sync > 1)
+    return ladei_error_argument(s->call, "options.no_sync", "0 or 1", "%d", (int)s->options.no_sync);
+  status = save_check(s);
+  return status == LADE_OK ? shards_plan(s) : status;
+}
+
 lade_status lade_safetensors_save(const char *path, const lade_load_target *targets, uint64_t target_count,
                                   const lade_tensor *tensors, uint64_t tensor_count, const lade_save_options *options) {
-  if (path == NULL) return ladei_error_null(call, "path");
-  if (*ladei_file_name(path) == '\0')
-    return ladei_error_argument(call, "path", "the path of a file", "%s", ladei_loader_path_text(path));
-  if (targets == NULL && target_count > 0) return ladei_error_null(call, "targets");
-  if (target_count > UINT32_MAX)
-    return ladei_error_argument(call, "target_count", "below 2^32", "%llu", (unsigned long long)target_count);
-  if (tensors == NULL && tensor_count > 0) return ladei_error_null(call, "tensors");
-  save s = {.path = path,
-            .targets = targets,
-            .target_count = (uint32_t)target_count,
-            .tensors = tensors,
-            .tensor_count = tensor_count,
-            .folder = -1};
-  lade_status status = ladei_options_read("lade_save_options", options, &s.options, sizeof s.options);
-  if (status == LADE_OK && (s.options.empty_metadata < 0 || s.options.empty_metadata > 1))
-    status = ladei_error_argument(call, "options.empty_metadata", "0 or 1", "%d", (int)s.options.empty_metadata);
-  if (status == LADE_OK && (s.options.no_sync < 0 || s.options.no_sync > 1))
-    status = ladei_error_argument(call, "options.no_sync", "0 or 1", "%d", (int)s.options.no_sync);
+  ladei_loader_save s = {.call = "lade_safetensors_save",
+                         .path = path,
+                         .targets = targets,
+                         .target_count = target_count,
+                         .tensors = tensors,
+                         .tensor_count = tensor_count,
+                         .folder = -1};
   int cancellation = ladei_cancellation_hold();
-  if (status == LADE_OK) status = save_run(&s);
-  save_dispose(&s, status == LADE_OK);
+  lade_status status = ladei_loader_save_plan(&s, options);
+  if (status == LADE_OK) status = ladei_loader_save_begin(&s);
+  if (status == LADE_OK) status = ladei_loader_save_commit(&s);
+  ladei_loader_save_dispose(&s, status == LADE_OK);
   ladei_cancellation_resume(cancellation);
   return status;
 }

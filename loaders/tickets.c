@@ -11,6 +11,7 @@
 #include "base/array.h"
 #include "base/error.h"
 #include "loaders/checkpoint.h"
+#include "pipeline/api/ticket.h"
 #include "runtime/ops.h"
 
 /* The start of the allocation that an address lies in; 0 if the driver does not know it. */
@@ -49,17 +50,27 @@ static uint64_t time_left(uint64_t began_ns, uint64_t now_ns, uint64_t timeout_n
   return timeout_ns == LADE_WAIT_FOREVER ? timeout_ns : spent < timeout_ns ? timeout_ns - spent : 0;
 }
 
-lade_status ladei_loader_ticket_list_wait(const ladei_loader_ticket_list *list, size_t first, size_t end,
-                                          lade_runtime *runtime, uint64_t timeout_ns) {
+static lade_status list_wait(const ladei_loader_ticket_list *list, size_t first, size_t end, lade_runtime *runtime,
+                             uint64_t timeout_ns, lade_status (*wait)(lade_ticket *ticket, uint64_t timeout_ns)) {
   assert(first <= end && end <= list->count);
   lade_status status = LADE_OK;
   bool timed = timeout_ns != LADE_WAIT_FOREVER && timeout_ns != 0;
   uint64_t began_ns = timed ? lade_runtime_now_ns(runtime) : 0;
   for (size_t i = first; i < end && status == LADE_OK; i++) {
     uint64_t left = timed ? time_left(began_ns, lade_runtime_now_ns(runtime), timeout_ns) : timeout_ns;
-    status = lade_ticket_wait(list->tickets[i], left);
+    status = wait(list->tickets[i], left);
   }
   return status;
+}
+
+lade_status ladei_loader_ticket_list_wait(const ladei_loader_ticket_list *list, size_t first, size_t end,
+                                          lade_runtime *runtime, uint64_t timeout_ns) {
+  return list_wait(list, first, end, runtime, timeout_ns, lade_ticket_wait);
+}
+
+lade_status ladei_loader_ticket_list_wait_copied(const ladei_loader_ticket_list *list, lade_runtime *runtime,
+                                                 uint64_t timeout_ns) {
+  return list_wait(list, 0, list->count, runtime, timeout_ns, ladei_pipe_ticket_wait_copied);
 }
 
 lade_status ladei_loader_ticket_list_query(const ladei_loader_ticket_list *list, uint64_t *out_bytes_done) {

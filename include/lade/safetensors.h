@@ -388,10 +388,11 @@ typedef struct lade_metadata {
   const char *value; /**< UTF-8 */
 } lade_metadata;
 
-/** Called from time to time with the progress of a save; any status but LADE_OK ends it with LADE_ERR_CANCELLED. */
+/** Called from time to time with the progress of a save; any status but LADE_OK ends it with LADE_ERR_CANCELLED. In a save that
+ * goes on by itself it is called on a thread of lade, and must not wait for that save. */
 typedef lade_status (*lade_save_progress)(void *user, uint64_t bytes_done, uint64_t bytes);
 
-/** Options of lade_safetensors_save; all zero means all defaults. */
+/** Options of lade_safetensors_save and lade_safetensors_save_begin; all zero means all defaults. */
 typedef struct lade_save_options {
   size_t struct_size;
   const lade_metadata *metadata; /**< Written in this order, into each file. */
@@ -404,6 +405,10 @@ typedef struct lade_save_options {
   /** 1: the header of one file without metadata has an empty "__metadata__", as the `safetensors` package writes it of an empty
    * dict. 0: it has none. */
   int32_t empty_metadata;
+  /** lade_safetensors_save_begin() alone: pinned memory that copies of tensors may wait in until they are written, at most, for all
+   * targets together; 8 KiB for each at least, 16 GiB at most. 0: as much as the tensors of devices need, at most half of the cap of a
+   * pool. */
+  uint64_t stage_bytes;
 } lade_save_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
@@ -453,6 +458,86 @@ LADE_INLINE void lade_save_options_init(lade_save_options *options) {
 LADE_API lade_status lade_safetensors_save(const char *path, const lade_load_target *targets, uint64_t target_count,
                                            const lade_tensor *tensors, uint64_t tensor_count,
                                            const lade_save_options *options);
+
+/** A save that goes on by itself. */
+typedef struct lade_save lade_save;
+
+/** How far a save is. */
+typedef enum lade_save_mark {
+  LADE_SAVE_STAGED = 1,  /**< The tensors may change, and be freed: lade has all their bytes, or has written them. */
+  LADE_SAVE_DURABLE = 2, /**< The new checkpoint is in place; without options.no_sync on stable storage. */
+} lade_save_mark;
+
+/**
+ * Begin a save that goes on by itself: the same files as lade_safetensors_save(), with the same promise that the old checkpoint or
+ * the new one can be opened, whole, at every moment.
+ *
+ *   lade_save *save;
+ *   lade_safetensors_save_begin("model.safetensors", &target, 1, tensors, count, NULL, &save);
+ *   forward_and_backward(stream);         // reads the tensors
+ *   lade_stream_wait_save(stream, save);  // or lade_save_wait(save, LADE_SAVE_STAGED, ...)
+ *   optimizer_step(stream);               // changes them
+ *   ...
+ *   lade_save_wait(save, LADE_SAVE_DURABLE, LADE_WAIT_FOREVER);
+ *   lade_save_destroy(save, false);
+ *
+ * Copies go to pinned memory as fast as the link allows, up to options.stage_bytes ahead of the writes, and at their pace from then
+ * on. That memory comes from the pools of the targets' pipelines, and stays in their caches for the next save. Tensors of
+ * LADE_TARGET_HOST are written from where they are, before the save is staged.
+ *
+ * @param path     As of lade_safetensors_save(). A copy is kept.
+ * @param targets  The devices. Each gets a pipeline of the save's own, with pool, device and storage of that given here, whose pool and
+ *                 runtime must outlive the save.
+ * @param tensors  Borrowed for the call; their memory must stay as it is until the save is staged.
+ * @param options  Borrowed for the call; NULL for defaults. options.user is used until the save is over.
+ * @param out      [out] Caller owns it until lade_save_destroy(). Untouched on error.
+ *
+ * Threads: any. Waits: for the creation of files and threads; with more files than may be open at a time (a quarter of the process's
+ * limit on descriptors) until the first ones are written. Stream order: reads the tensors after the work queued on their targets'
+ * streams before the call.
+ * Errors: those of lade_safetensors_save() that are known by then, with nothing written; those of lade_pipeline_create(). Others come
+ * out of lade_save_wait().
+ * Source: docs/pipeline.md "Checkpoints".
+ */
+LADE_API lade_status lade_safetensors_save_begin(const char *path, const lade_load_target *targets,
+                                                 uint64_t target_count, const lade_tensor *tensors,
+                                                 uint64_t tensor_count, const lade_save_options *options,
+                                                 lade_save **out);
+
+/**
+ * Wait until a save is so far.
+ *
+ * @param mark        How far.
+ * @param timeout_ns  Longest time to wait, by the runtime's clock; LADE_WAIT_FOREVER for no limit; 0 asks only.
+ * @return LADE_OK; LADE_ERR_TIMEOUT: not yet; the save goes on. Else the error of the save, which is over then: nothing uses
+ *         the tensors any more, and the checkpoint is as lade_safetensors_save() leaves it after an error.
+ *
+ * Threads: any; not options.progress. Waits: yes. On "sim" the save goes on in this call alone.
+ * Errors: LADE_ERR_INVALID_ARGUMENT; those of lade_safetensors_save(); LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_save_wait(lade_save *save, lade_save_mark mark, uint64_t timeout_ns);
+
+/**
+ * Let work queued on `stream` from now on wait until the copies of the device tensors are over: it may overwrite them.
+ *
+ * @param stream  Any stream of the runtime.
+ *
+ * Threads: any; not options.progress. Waits: until the last copy has been queued. Stream order: after the copies.
+ * Errors: those of lade_stream_wait_ticket(), and of the save, if it has failed.
+ */
+LADE_API lade_status lade_stream_wait_save(lade_stream stream, lade_save *save);
+
+/**
+ * Give a save back. NULL does nothing.
+ *
+ * @param save    Taken on success.
+ * @param cancel  false: it comes to its end first. true: it is given up, unless its files are being named already; the checkpoint is
+ *                the old one then.
+ *
+ * Threads: excludes other calls on it; not options.progress. Waits: for its end. Errors: LADE_ERR_TIMEOUT on "sim" when that can never
+ * come, LADE_ERR_DRIVER where a stream cannot be destroyed, LADE_ERR_FORKED: the save stays.
+ */
+LADE_API lade_status lade_save_destroy(lade_save *save, bool cancel);
 
 #ifdef __cplusplus
 }

@@ -58,52 +58,62 @@ static lade_status timeout_error(const lade_ticket *ticket) {
                      (unsigned long long)ticket->transfer.bytes, (unsigned long long)ticket->transfer.done_bytes);
 }
 
-/* Whether the first bytes have arrived, or it is over. All of them: only then, since there may be a flush to come. */
-static bool has_arrived(const ladei_pipe_core_transfer *transfer, uint64_t bytes) {
-  return transfer->finished || (bytes < transfer->bytes && transfer->error.status == LADE_OK &&
-                                ladei_pipe_core_prefix_done(transfer) >= bytes);
+/* The aim of a wait: the first bytes, of which `prefix` tells how many there are, or the end of the transfer. */
+typedef struct awaited {
+  uint64_t bytes;
+  uint64_t (*prefix)(const ladei_pipe_core_transfer *transfer); /* NULL: the end */
+} awaited;
+
+static bool has_come(const ladei_pipe_core_transfer *transfer, const awaited *what) {
+  return transfer->finished ||
+         (what->prefix != NULL && transfer->error.status == LADE_OK && what->prefix(transfer) >= what->bytes);
 }
 
-/* Waits until the first bytes have arrived, or the transfer is over, as a call in progress. */
-static lade_status arrival_wait(lade_pipeline *pipeline, const ladei_pipe_core_transfer *transfer, uint64_t bytes,
+/* Waits as a call in progress. */
+static lade_status awaited_wait(lade_pipeline *pipeline, const ladei_pipe_core_transfer *transfer, const awaited *what,
                                 uint64_t timeout_ns) {
   lade_status status = LADE_OK;
   ladei_pipe_waiting waiting = {.deadline_ns = ladei_pipe_deadline_after(pipeline, timeout_ns), .ring = transfer->ring};
   ladei_lock_acquire(&pipeline->lock);
-  pipeline->prefix_waiters += bytes < transfer->bytes ? 1 : 0;
-  while (!has_arrived(transfer, bytes) && status == LADE_OK) status = pipeline->driver->wait(pipeline, &waiting);
-  pipeline->prefix_waiters -= bytes < transfer->bytes ? 1 : 0;
+  pipeline->prefix_waiters += what->prefix != NULL ? 1 : 0;
+  while (!has_come(transfer, what) && status == LADE_OK) status = pipeline->driver->wait(pipeline, &waiting);
+  pipeline->prefix_waiters -= what->prefix != NULL ? 1 : 0;
   call_end(pipeline);
   ladei_lock_release(&pipeline->lock);
   return status;
 }
 
-static lade_status wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t timeout_ns) {
+static lade_status ticket_wait(lade_ticket *ticket, const awaited *what, uint64_t timeout_ns) {
   lade_status status = ticket_check(ticket, "lade_ticket_wait");
   if (status != LADE_OK) return status;
   lade_pipeline *pipeline = ticket->pipeline;
   const ladei_pipe_core_transfer *transfer = &ticket->transfer;
+  int cancellation = ladei_cancellation_hold();
   ladei_lock_acquire(&pipeline->lock);
-  bool arrived = has_arrived(transfer, bytes);
-  if (!arrived) call_begin(pipeline);
+  bool come = has_come(transfer, what);
+  if (!come) call_begin(pipeline);
   ladei_lock_release(&pipeline->lock);
-  if (!arrived) status = arrival_wait(pipeline, transfer, bytes, timeout_ns);
+  if (!come) status = awaited_wait(pipeline, transfer, what, timeout_ns);
   ladei_lock_acquire(&pipeline->lock);
   if (transfer->finished)
     status = ticket_outcome(ticket);
-  else if (has_arrived(transfer, bytes))
+  else if (has_come(transfer, what))
     status = LADE_OK;
   else if (status == LADE_ERR_TIMEOUT)
     status = timeout_error(ticket);
   ladei_lock_release(&pipeline->lock);
+  ladei_cancellation_resume(cancellation);
   return status;
 }
 
+/* All of them are there only when the transfer is over, since there may be a flush to come. */
 lade_status ladei_pipe_ticket_wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t timeout_ns) {
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = wait_prefix(ticket, bytes, timeout_ns);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  bool all = ticket == NULL || bytes >= ticket->transfer.bytes;
+  return ticket_wait(ticket, &(awaited){bytes, all ? NULL : ladei_pipe_core_prefix_done}, timeout_ns);
+}
+
+lade_status ladei_pipe_ticket_wait_copied(lade_ticket *ticket, uint64_t timeout_ns) {
+  return ticket_wait(ticket, &(awaited){ticket->transfer.bytes, ladei_pipe_core_prefix_copied}, timeout_ns);
 }
 
 lade_status lade_ticket_wait(lade_ticket *ticket, uint64_t timeout_ns) {

@@ -11,6 +11,9 @@ lade_status ladei_pipe_caller_stream_resolve(const lade_runtime *runtime, lade_s
 /* lade_ticket_wait() for the first `bytes` of a transfer only. */
 lade_status ladei_pipe_ticket_wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t timeout_ns);
 
+/* The same until its copies are over: to the host nothing reads the device memory any more. */
+lade_status ladei_pipe_ticket_wait_copied(lade_ticket *ticket, uint64_t timeout_ns);
+
 /* Ends a transfer as cancelled, unless it is over or has failed. Called with the lock. */
 void ladei_pipe_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticket);
 

@@ -473,8 +473,9 @@ void ladei_pipe_core_ask_again(ladei_pipe_ring *ring);
 /* Time has passed: POLL, and ACQUIRE where it has to wait, may be worth while again. */
 void ladei_pipe_core_poll_wake(ladei_pipe_core *core);
 
-/* Bytes at the transfer's start of which every copy is submitted, or every byte has arrived. */
+/* Bytes at the transfer's start of which every copy is submitted, or over, or every byte has arrived. */
 uint64_t ladei_pipe_core_prefix_queued(const ladei_pipe_core_transfer *transfer);
+uint64_t ladei_pipe_core_prefix_copied(const ladei_pipe_core_transfer *transfer);
 uint64_t ladei_pipe_core_prefix_done(const ladei_pipe_core_transfer *transfer);
 
 /* Copy streams with copies of these bytes under way: bit i, that of index i. Several if some waited for a caller's

@@ -150,8 +150,15 @@ static uint64_t prefix(const ladei_pipe_core_transfer *transfer, unsigned states
   return ladei_pipe_transfer_failed(transfer) ? 0 : end;
 }
 
+enum { BEFORE_COPIES = 1u << LADEI_PIPE_SLOT_READING | 1u << LADEI_PIPE_SLOT_READY | 1u << LADEI_PIPE_SLOT_COPYING };
+
 uint64_t ladei_pipe_core_prefix_queued(const ladei_pipe_core_transfer *transfer) {
-  return prefix(transfer, 1u << LADEI_PIPE_SLOT_READING | 1u << LADEI_PIPE_SLOT_READY | 1u << LADEI_PIPE_SLOT_COPYING);
+  return prefix(transfer, BEFORE_COPIES);
+}
+
+uint64_t ladei_pipe_core_prefix_copied(const ladei_pipe_core_transfer *transfer) {
+  return prefix(transfer, BEFORE_COPIES | 1u << LADEI_PIPE_SLOT_COPIED | 1u << LADEI_PIPE_SLOT_COVERED |
+                              1u << LADEI_PIPE_SLOT_LOST);
 }
 
 uint64_t ladei_pipe_core_prefix_done(const ladei_pipe_core_transfer *transfer) { return prefix(transfer, UINT32_MAX); }
