@@ -79,7 +79,7 @@ static const ladei_setting settings[] = {
      LADEI_SETTING_RANGE(lade_pinned_options, wait_ms, 0, UINT32_MAX),
      .unit = "ms",
      .default_value = "0",
-     .help = "Longest wait for pending blocks at the cap, before an allocation fails"},
+     .help = "Longest wait at the cap for memory to come back, before an allocation fails"},
     {.key = "pinned_segment_mb",
      LADEI_SETTING_MIB(lade_pinned_options, segment_bytes, 0, UINT64_C(1) << 20),
      .default_value = "64",

@@ -6,8 +6,8 @@
  *   grow:  under the cap    a segment, smaller where that is all the cap or the system leaves
  *          at the cap       split a segment that was kept whole; or give free segments back and grow; or stop transits
  *                           (cap_wait.h) and look again, also for blocks of other sizes than the class has; or wait
- *                           for a block to come back, if the pool waits and blocks are pending or in caches that
- *                           only their owners can empty; or LADE_ERR_LIMIT
+ *                           for a block to come back, if the pool waits and blocks are in use, pending or in caches
+ *                           that only their owners can empty; or LADE_ERR_LIMIT
  *          beyond the       the same; the other pools of the budget are asked to give back, and the wait is for
  *          budget           them, too
  *          refused          give all free segments back and try once more; or stop transits and look again;
@@ -215,9 +215,12 @@ static bool budget_may_leave(const lade_pinned_pool *pool) {
 }
 
 /* Whether there is something to wait for: memory that other pools of the budget were asked for; pending blocks; blocks
- * in caches that only their owners can empty: these were called and bring them in their next calls. */
-static bool comes_back(lade_pinned_pool *pool) {
+ * in caches that only their owners can empty: these were called and bring them in their next calls; blocks that other
+ * threads may free, or are just freeing. Where the cap is long enough, all that a request lacks is one of these. One
+ * thread alone moves a virtual clock, and frees nothing while it waits. */
+static bool comes_back(lade_pinned_pool *pool, uint64_t least) {
   if (budget_may_leave(pool)) return true;
+  if (pool->runtime->ops->step == NULL) return least <= pool->settings.max_bytes;
   return atomic_load_explicit(&pool->threads.unreached, memory_order_relaxed) ||
          ladei_pinned_pending_read(pool).blocks > 0;
 }
@@ -236,7 +239,7 @@ static lade_status room_wait(lade_pinned_pool *pool, uint64_t least, uint32_t se
     lade_status status =
         ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, &done); /* nothing reports that an event is done */
     if (status == LADE_ERR_DEVICE_LOST || status == LADE_ERR_FORKED) return status;
-    if (done > 0 || ladei_pinned_cap_wait_is_over(&pool->cap_wait, seen) || !comes_back(pool)) return LADE_OK;
+    if (done > 0 || ladei_pinned_cap_wait_is_over(&pool->cap_wait, seen) || !comes_back(pool, least)) return LADE_OK;
     uint64_t now_ns = ladei_pinned_pool_now_ns(pool);
     if (now_ns >= deadline_ns) return LADE_ERR_TIMEOUT;
     if (budget_may_leave(pool) && cap_leaves(pool, least)) return LADE_OK;
@@ -286,7 +289,8 @@ static lade_status make_room(lade_pinned_pool *pool, const ladei_pinned_request 
     return status; /* a segment that the driver does not take back would be found again and again */
   ladei_log_later(LADE_LOG_DEBUG, "pinned pool %llu: %zu bytes: no room under the cap of %llu bytes",
                   (unsigned long long)pool->id, request->bytes, (unsigned long long)pool->settings.max_bytes);
-  if (pool->settings.wait_ns > 0 && comes_back(pool)) return look_and_wait(pool, request, own, out);
+  if (pool->settings.wait_ns > 0 && comes_back(pool, ladei_pinned_request_least_bytes(request)))
+    return look_and_wait(pool, request, own, out);
   return look_at_rest(pool, request, search_may_grow(own, pool), out) ? LADE_OK
                                                                       : no_room(pool, request->bytes, &own->refusal);
 }

@@ -110,9 +110,11 @@ typedef struct lade_pinned_options {
   uint64_t max_bytes;   /**< Cap on reserved bytes. 0: the smaller of half of the available memory and seven eighths of
                                the cgroup's headroom (to memory.max, memory.high) at creation. */
   uint32_t event_batch; /**< Frees covered by one event. 0: 16. 1: an event inside each free. */
-  uint32_t wait_ms; /**< At the cap, while blocks are pending, or ready for threads whose caches the pool cannot empty
-                               (stats.unreached_caches): wait up to this long for memory to come back, by a stream that
-                               is done or by another thread's call, before LADE_ERR_LIMIT. 0: no wait. */
+  uint32_t
+      wait_ms; /**< At the cap: wait up to this long for memory to come back, by a stream that is done or by another
+                               thread's free, before LADE_ERR_LIMIT. A request that the cap is too small for waits for nothing;
+                               on the runtime "sim", whose clock one thread moves, pending blocks alone are waited for. A
+                               thread that itself holds all memory waits until the time is over. 0: no wait. */
   uint64_t segment_bytes;    /**< Memory is pinned in segments of this size, split into blocks; a larger request gets
                                   a segment of its own. A multiple of 4 KiB from 1 MiB to 1 TiB. 0: 64 MiB, after
                                   first ones of 2 to 8 MiB, up to 16 together, for requests of no more; and a series of

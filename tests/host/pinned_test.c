@@ -3,6 +3,8 @@
 #include "host/api/pinned.h"
 #include "lade/pinned.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -576,6 +578,56 @@ LADE_TEST_P(Pinned, AtTheCapItWaitsForPendingBlocksIfAsked, support_soft_runtime
   if (!support_is_virtual(own.runtime)) LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0])); /* may be long */
   again = pinned_fixture_alloc(&own, 4096);
   pinned_fixture_free(&own, again);
+  pinned_fixture_close(&own);
+}
+
+typedef struct late_free {
+  pinned_fixture *own;
+  void *block;
+} late_free;
+
+/* Once the request waits. */
+static void *free_late(void *user) {
+  late_free *late = user;
+  while (pinned_fixture_stats(late->own).limit_waits == 0) sched_yield();
+  pinned_fixture_free(late->own, late->block);
+  return NULL;
+}
+
+LADE_TEST_P(Pinned, AtTheCapItWaitsForBlocksInUseIfAsked, support_soft_runtimes, runtime) {
+  lade_pinned_options options = small_options();
+  pinned_fixture own;
+  options.max_bytes = SEGMENT_BYTES;
+  options.wait_ms = 600 * 1000;
+  if (!open_with(&own, runtime, &options)) return;
+  void *again = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_alloc(own.pool, 2 * SEGMENT_BYTES, &again)); /* never */
+  late_free late = {&own, pinned_fixture_alloc(&own, SEGMENT_BYTES)};
+  if (support_is_virtual(own.runtime)) { /* one thread moves its clock, and frees nothing meanwhile */
+    LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_alloc(own.pool, 4096, &again));
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).limit_waits, 0);
+    pinned_fixture_free(&own, late.block);
+  } else {
+    pthread_t thread;
+    LADE_ASSERT(pthread_create(&thread, NULL, free_late, &late) == 0);
+    again = pinned_fixture_alloc(&own, SEGMENT_BYTES);
+    LADE_EXPECT(pthread_join(thread, NULL) == 0);
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).limit_waits, 1);
+    pinned_fixture_free(&own, again);
+  }
+  pinned_fixture_close(&own);
+}
+
+LADE_TEST(Pinned, AtTheCapTheWaitForBlocksInUseEnds) {
+  lade_pinned_options options = small_options();
+  pinned_fixture own;
+  options.max_bytes = SEGMENT_BYTES;
+  options.wait_ms = 20;
+  if (!open_with(&own, "cpu", &options)) return;
+  void *block = pinned_fixture_alloc(&own, SEGMENT_BYTES), *again = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_alloc(own.pool, 4096, &again));
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).limit_waits, 1);
+  pinned_fixture_free(&own, block);
   pinned_fixture_close(&own);
 }
 

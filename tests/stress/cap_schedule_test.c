@@ -16,14 +16,22 @@
 #include "tests/stress/scheduler.h"
 #include "tests/support/runtimes.h"
 
-typedef enum bringer { FREES, EMPTIES_THE_CACHE, TAKES_AND_FREES, TAKES_THE_REST_AND_FREES, RESERVES, POLLS } bringer;
+typedef enum bringer {
+  FREES,
+  FREES_THE_ONLY_ONE,
+  EMPTIES_THE_CACHE,
+  TAKES_AND_FREES,
+  TAKES_THE_REST_AND_FREES,
+  RESERVES,
+  POLLS
+} bringer;
 
 typedef struct scene {
   const char *name;
   size_t bytes;          /* of a block */
   unsigned cap_blocks;   /* as many as the cap is long */
   bringer other;         /* what the other thread does */
-  bool waits;            /* the request may wait, and has to: a block is pending that does not come back */
+  bool waits;            /* the request may wait, and has to: a block is pending that does not come back, or none is */
   bool taken_by_asker;   /* the block that the other thread frees */
   unsigned magazine_mib; /* 64: the depot has room for what comes back */
 } scene;
@@ -35,6 +43,11 @@ static const scene scenes[] = {
     {"a free of such a block of the waiter's", 256 * LADEI_KIB, 2, FREES, true, true, 64},
     {"a free of a large block", 2 * LADEI_MIB, 2, FREES, true, false, 4},
     {"a free of a large block of the waiter's", 2 * LADEI_MIB, 2, FREES, true, true, 4},
+    {"a free of the only block, a small one", 64 * LADEI_KIB, 1, FREES_THE_ONLY_ONE, true, false, 4},
+    {"a free of the only block, the waiter's", 64 * LADEI_KIB, 1, FREES_THE_ONLY_ONE, true, true, 4},
+    {"a free of the only block, that the depot has room for", 256 * LADEI_KIB, 1, FREES_THE_ONLY_ONE, true, false, 64},
+    {"a free of the only block, a large one", 2 * LADEI_MIB, 1, FREES_THE_ONLY_ONE, true, false, 4},
+    {"a free of the only block, a large one of the waiter's", 2 * LADEI_MIB, 1, FREES_THE_ONLY_ONE, true, true, 4},
     {"a segment that is unpinned", 2 * LADEI_MIB, 1, EMPTIES_THE_CACHE, false, false, 4},
     {"blocks of a segment that is pinned", 4 * LADEI_KIB, 256, TAKES_AND_FREES, false, false, 4},
     {"blocks that are taken together", 4 * LADEI_KIB, 30, TAKES_THE_REST_AND_FREES, false, false, 4},
@@ -102,7 +115,7 @@ static void prepare(void *user) {
 /* Thread 0 asks. */
 static void warm(void *user, int index) {
   bench *own = user;
-  bool takes = own->now->other == FREES && (index == 0) == own->now->taken_by_asker;
+  bool takes = own->now->other <= FREES_THE_ONLY_ONE && (index == 0) == own->now->taken_by_asker;
   if (index == 1 && own->now->other == EMPTIES_THE_CACHE) LADE_EXPECT_OK(lade_pinned_free(own->pool, alloc(own)));
   for (size_t i = 0;
        index == 1 && own->now->other == TAKES_THE_REST_AND_FREES && i < sizeof own->held / sizeof own->held[0]; i++)
@@ -113,8 +126,9 @@ static void warm(void *user, int index) {
     LADE_EXPECT_OK(lade_pinned_free(own->pool, block));
   }
   if (!takes) return;
-  own->pending = alloc(own);
   own->plain = alloc(own);
+  if (own->now->other == FREES_THE_ONLY_ONE) return;
+  own->pending = alloc(own);
   LADE_EXPECT_OK(lade_pinned_record_event(own->pool, own->pending, own->stream));
   LADE_EXPECT_OK(lade_pinned_free(own->pool, own->pending));
 }
@@ -128,7 +142,8 @@ static void body(void *user, int index) {
     return;
   }
   switch (own->now->other) {
-  case FREES: LADE_EXPECT_OK(lade_pinned_free(own->pool, own->plain)); break;
+  case FREES:
+  case FREES_THE_ONLY_ONE: LADE_EXPECT_OK(lade_pinned_free(own->pool, own->plain)); break;
   case EMPTIES_THE_CACHE: LADE_EXPECT_OK(lade_pinned_empty_cache(own->pool)); break;
   case TAKES_AND_FREES:
   case TAKES_THE_REST_AND_FREES: LADE_EXPECT_OK(lade_pinned_free(own->pool, alloc(own))); break;
