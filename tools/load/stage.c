@@ -127,6 +127,18 @@ void progress_begin(progress *p, const stage *s, const char *what) {
   *p = (progress){slash != NULL ? slash + 1 : what, stage_seconds(s), false};
 }
 
+/* " 1:05 left" once a hundredth is done; before, a guess would be worth nothing. */
+static void left_print(double seconds, double done) {
+  if (done < 0.01) return;
+  double left = seconds * (1 - done) / done + 0.5;
+  if (left >= 360000) return;
+  unsigned all = (unsigned)left;
+  if (all >= 3600)
+    fprintf(stderr, "  %u:%02u:%02u left", all / 3600, all / 60 % 60, all % 60);
+  else
+    fprintf(stderr, "  %u:%02u left", all / 60, all % 60);
+}
+
 void progress_show(progress *p, const stage *s, uint64_t bytes_done, uint64_t bytes) {
   char bar[BAR_COLUMNS + 1];
   double done = bytes > 0 ? (double)bytes_done / (double)bytes : 1.0, seconds = stage_seconds(s) - p->began;
@@ -138,6 +150,7 @@ void progress_show(progress *p, const stage *s, uint64_t bytes_done, uint64_t by
   ladei_text_tame(what);
   fprintf(stderr, "\r\033[K%-30s [%s] %3.0f %%  %6.2f GB/s", what, bar, 100 * done,
           seconds > 0 ? (double)bytes_done / seconds / 1e9 : 0);
+  left_print(seconds, done);
   fflush(stderr);
   p->shown = true;
 }

@@ -3,14 +3,20 @@
  * `lade top`: the memory of processes that publish their counters, again and again.
  *
  * Each round reads all of them; rates are differences to the round before, by process, publisher and part.
+ *
+ * In a terminal the rounds are a screen: keys sort its rows, and end it. The terminal's settings are changed for that long, also
+ * where a signal ends or stops the program.
  */
 #include <ctype.h>
 #include <dirent.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,7 +29,7 @@
 #include "tools/common/snapshot_source.h"
 #include "tools/common/subcommand.h"
 
-enum { KEY_JSON = 256, KEY_ONCE, KEY_INTERVAL };
+enum { KEY_JSON = 256, KEY_ONCE, KEY_INTERVAL, KEY_SORT };
 
 static const char documentation[] =
     "Shows the memory of all processes that publish their counters (lade_publish) and may be read by this user, or of "
@@ -33,19 +39,45 @@ static const char documentation[] =
     "stopped, "
     "or its device is lost. Counters that the program refreshes by hand have no *. A publisher that is there and "
     "cannot "
-    "be read, such as one of another version, is named below the rows.\n\n"
+    "be read, such as one of another version, is named below the rows. PEAK is the largest ACTIVE since the counters "
+    "began.\n\n"
+    "Keys in a terminal: p, u, a, k, r, s sort by PID, REQUESTED, ACTIVE, PEAK, RESERVED, PER SECOND; q ends. Colours "
+    "are left out where NO_COLOR is set.\n\n"
     "Exit status: 0; 1 if PID publishes nothing or cannot be read, or output failed; 2 for the command line.";
 
 static const struct argp_option option_table[] = {
     {"json", KEY_JSON, NULL, 0, "Print JSON, a line for each round", 0},
     {"once", KEY_ONCE, NULL, 0, "One round", 0},
     {"interval", KEY_INTERVAL, "SECONDS", 0, "Time between rounds (1)", 0},
+    {"sort", KEY_SORT, "COLUMN", 0, "Order of rows: pid, requested, active, peak, reserved or rate (reserved)", 0},
     {0}};
+
+/* Order of rows. `key`: in a terminal. */
+typedef enum top_column { BY_PID, BY_REQUESTED, BY_ACTIVE, BY_PEAK, BY_RESERVED, BY_RATE, COLUMNS } top_column;
+static const struct {
+  const char *name, *title;
+  char key;
+  int width;
+} columns[COLUMNS] = {{"pid", "PID", 'p', 8},    {"requested", "REQUESTED", 'u', 12}, {"active", "ACTIVE", 'a', 12},
+                      {"peak", "PEAK", 'k', 12}, {"reserved", "RESERVED", 'r', 12},   {"rate", "PER SECOND", 's', 14}};
+
+static bool column_find(const char *name, top_column *out) {
+  for (int i = 0; i < COLUMNS; i++) {
+    if (strcmp(name, columns[i].name) != 0) continue;
+    *out = (top_column)i;
+    return true;
+  }
+  return false;
+}
 
 typedef struct top_options {
   uint64_t process_id; /* 0: all */
   double interval;
+  top_column sort;
   bool json, once;
+  bool screen;   /* the output is a terminal, and rounds follow */
+  bool keys;     /* ... and the input is one */
+  bool coloured; /* the output is a terminal */
 } top_options;
 
 static error_t option_parse(int key, char *argument, struct argp_state *state) {
@@ -54,6 +86,10 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   case KEY_JSON: options->json = true; return 0;
   case KEY_ONCE: options->once = true; return 0;
   case KEY_INTERVAL: options->interval = option_seconds("--interval", argument, state); return 0;
+  case KEY_SORT:
+    if (!column_find(argument, &options->sort))
+      argp_error(state, "--sort is '%s'; expected pid, requested, active, peak, reserved or rate", argument);
+    return 0;
   case ARGP_KEY_ARG:
     if (options->process_id != 0) argp_error(state, "one PID, not '%s' too", argument);
     options->process_id = option_number("PID", argument, 1, INT32_MAX, state);
@@ -69,9 +105,9 @@ typedef struct top_row {
   uint32_t publisher, part;
   char command[32], name[48];
   const char *kind;
-  int64_t requested, active, reserved; /* bytes; -1: the part has none */
-  int64_t work;                        /* blocks handed out, or bytes moved, since the start */
-  double rate;                         /* of work, a second; below 0: not known yet */
+  int64_t requested, active, peak, reserved; /* bytes; -1: the part has none */
+  int64_t work;                              /* blocks handed out, or bytes moved, since the start */
+  double rate;                               /* of work, a second; below 0: not known yet */
   uint64_t refreshed_ns;
   uint32_t interval_ms; /* 0: by hand */
   bool stale;
@@ -127,17 +163,19 @@ static void row_read(const lade_snapshot *snapshot, uint32_t part, top_row *row)
   case LADE_PART_DEVICE:
     row->requested = ladei_inspect_counter_find(snapshot, part, "requested_bytes.all.current", -1);
     row->active = ladei_inspect_counter_find(snapshot, part, "active_bytes.all.current", -1);
+    row->peak = ladei_inspect_counter_find(snapshot, part, "active_bytes.all.peak", -1);
     row->reserved = ladei_inspect_counter_find(snapshot, part, "reserved_bytes.all.current", -1);
     row->work = ladei_inspect_counter_find(snapshot, part, "allocation.all.allocated", -1);
     break;
   case LADE_PART_PINNED:
     row->requested = ladei_inspect_counter_find(snapshot, part, "requested_bytes.current", -1);
     row->active = ladei_inspect_counter_find(snapshot, part, "active_bytes.current", -1);
+    row->peak = ladei_inspect_counter_find(snapshot, part, "active_bytes.peak", -1);
     row->reserved = ladei_inspect_counter_find(snapshot, part, "reserved_bytes.current", -1);
     row->work = ladei_inspect_counter_find(snapshot, part, "in_use_blocks.allocated", -1);
     break;
   default:
-    row->requested = row->active = row->reserved = -1;
+    row->requested = row->active = row->peak = row->reserved = -1;
     row->work = ladei_inspect_counter_find(snapshot, part, "bytes_completed", -1);
     break;
   }
@@ -204,11 +242,23 @@ static void all_rows(top_rows *rows) {
   closedir(folder);
 }
 
-static int reserved_compare(const void *a, const void *b) {
+static double value_of(const top_row *row, top_column column) {
+  const double values[COLUMNS] = {-(double)row->process_id, (double)row->requested, (double)row->active,
+                                  (double)row->peak,        (double)row->reserved,  row->rate};
+  return values[column];
+}
+
+/* The largest first; processes in their order. */
+static int row_compare(const void *a, const void *b, void *column) {
   const top_row *x = a, *y = b;
-  if (x->reserved != y->reserved) return x->reserved < y->reserved ? 1 : -1;
+  double p = value_of(x, *(top_column *)column), q = value_of(y, *(top_column *)column);
+  if (p < q || p > q) return p < q ? 1 : -1;
   if (x->process_id != y->process_id) return x->process_id < y->process_id ? -1 : 1;
   return (x->part > y->part) - (x->part < y->part);
+}
+
+static void rows_sort(top_rows *rows, top_column column) {
+  if (rows->count > 0) qsort_r(rows->rows, rows->count, sizeof *rows->rows, row_compare, &column);
 }
 
 /* Below 0: unknown, as the part has no such counter, or one that fell: counters for a rate only grow. */
@@ -249,28 +299,57 @@ static void unread_print(const top_rows *rows) {
   }
 }
 
-static void text_print(const top_rows *rows, bool clear) {
-  if (clear) fputs("\x1b[H\x1b[J", stdout);
-  printf("%8s %-16s %-8s %-20s %12s %12s %12s %14s\n", "PID", "COMMAND", "KIND", "PART", "REQUESTED", "ACTIVE",
-         "RESERVED", "PER SECOND");
-  for (size_t i = 0; i < rows->count; i++) {
-    const top_row *row = &rows->rows[i];
-    char requested[SIZE_TEXT_BYTES], active[SIZE_TEXT_BYTES], reserved[SIZE_TEXT_BYTES];
-    char command[17], name[21];
-    name_copy(command, sizeof command, row->command);
-    name_copy(name, sizeof name, row->name);
-    printf("%8" PRIu64 "%c", row->process_id, row->stale ? '*' : ' ');
-    name_print(stdout, command);
-    printf("%*s %-8s ", (int)(16 - strlen(command)), "", row->kind);
-    name_print(stdout, name);
-    printf("%*s %12s %12s %12s ", (int)(20 - strlen(name)), "", bytes_text(row->requested, requested),
-           bytes_text(row->active, active), bytes_text(row->reserved, reserved));
-    if (row->rate < 0)
-      printf("%14s\n", "-");
-    else
-      printf("%14.0f\n", row->rate);
+/* The column's title; the one that rows are sorted by stands out. */
+static void title_print(const top_options *options, top_column column) {
+  bool marked = options->coloured && column == options->sort;
+  printf("%s%*s%s", marked ? "\x1b[1;4m" : "", columns[column].width, columns[column].title, marked ? "\x1b[0m" : "");
+}
+
+static void titles_print(const top_options *options) {
+  title_print(options, BY_PID);
+  printf(" %-16s %-8s %-20s", "COMMAND", "KIND", "PART");
+  for (top_column column = BY_REQUESTED; column < COLUMNS; column++) {
+    putchar(' ');
+    title_print(options, column);
   }
+  putchar('\n');
+}
+
+/* Stale rows are faint; kinds differ. */
+static const char *row_colour(const top_row *row) {
+  if (row->stale) return "\x1b[2m";
+  if (strcmp(row->kind, "device") == 0) return "\x1b[36m";
+  return strcmp(row->kind, "pinned") == 0 ? "\x1b[32m" : "\x1b[33m";
+}
+
+static void row_print(const top_options *options, const top_row *row) {
+  const int64_t bytes[] = {row->requested, row->active, row->peak, row->reserved};
+  char command[17], name[21], room[SIZE_TEXT_BYTES];
+  name_copy(command, sizeof command, row->command);
+  name_copy(name, sizeof name, row->name);
+  if (options->coloured) fputs(row_colour(row), stdout);
+  printf("%8" PRIu64 "%c", row->process_id, row->stale ? '*' : ' ');
+  name_print(stdout, command);
+  printf("%*s %-8s ", (int)(16 - strlen(command)), "", row->kind);
+  name_print(stdout, name);
+  printf("%*s", (int)(20 - strlen(name)), "");
+  for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) printf(" %12s", bytes_text(bytes[i], room));
+  if (row->rate < 0)
+    printf(" %14s", "-");
+  else
+    printf(" %14.0f", row->rate);
+  puts(options->coloured ? "\x1b[0m" : "");
+}
+
+static void text_print(const top_options *options, const top_rows *rows) {
+  if (options->screen) fputs("\x1b[H\x1b[J", stdout);
+  titles_print(options);
+  for (size_t i = 0; i < rows->count; i++) row_print(options, &rows->rows[i]);
   unread_print(rows);
+  if (!options->keys) return;
+  fputs("\nsort by", stdout);
+  for (int i = 0; i < COLUMNS; i++) printf(" %c:%s", columns[i].key, columns[i].name);
+  puts("  q:quit");
 }
 
 static json_t *unread_json(const top_rows *rows) {
@@ -289,11 +368,12 @@ static json_t *report_make(const top_rows *rows) {
   for (size_t i = 0; i < rows->count; i++) {
     const top_row *row = &rows->rows[i];
     json_t *entry =
-        json_pack("{sI si si ss ss ss sI sI sI sI sI sI sb}", "pid", (json_int_t)row->process_id, "publisher",
+        json_pack("{sI si si ss ss ss sI sI sI sI sI sI sI sb}", "pid", (json_int_t)row->process_id, "publisher",
                   (int)row->publisher, "part", (int)row->part, "command", row->command, "kind", row->kind, "name",
                   row->name, "requested_bytes", (json_int_t)row->requested, "active_bytes", (json_int_t)row->active,
-                  "reserved_bytes", (json_int_t)row->reserved, "work", (json_int_t)row->work, "refreshed_ns",
-                  (json_int_t)row->refreshed_ns, "interval_ms", (json_int_t)row->interval_ms, "stale", (int)row->stale);
+                  "peak_bytes", (json_int_t)row->peak, "reserved_bytes", (json_int_t)row->reserved, "work",
+                  (json_int_t)row->work, "refreshed_ns", (json_int_t)row->refreshed_ns, "interval_ms",
+                  (json_int_t)row->interval_ms, "stale", (int)row->stale);
     json_array_append_new(array, entry);
   }
   json_t *unread = unread_json(rows);
@@ -302,6 +382,51 @@ static json_t *report_make(const top_rows *rows) {
   json_decref(unread);
   json_decref(array);
   return report;
+}
+
+/* --- the terminal ------------------------------------------------------------------------------------------------- */
+
+static struct termios terminal_before; /* of standard input, while it is changed: a handler of signals puts it back */
+
+static void terminal_restore(void) { (void)tcsetattr(STDIN_FILENO, TCSADRAIN, &terminal_before); }
+
+/* Ends or stops as without the handler. */
+static void terminal_leave(int number) {
+  terminal_restore();
+  (void)signal(number, SIG_DFL);
+  (void)raise(number);
+}
+
+/* Keys come at once, and are not shown. False: standard input is no terminal of ours. */
+static bool terminal_begin(void) {
+  static const int endings[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+  if (!isatty(STDIN_FILENO) || tcgetpgrp(STDIN_FILENO) != getpgrp() || tcgetattr(STDIN_FILENO, &terminal_before) != 0)
+    return false;
+  struct termios keys = terminal_before;
+  keys.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+  keys.c_cc[VSUSP] = _POSIX_VDISABLE; /* a stopped program would leave the terminal so */
+  keys.c_cc[VMIN] = 1;
+  keys.c_cc[VTIME] = 0;
+  for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) (void)signal(endings[i], terminal_leave);
+  return tcsetattr(STDIN_FILENO, TCSADRAIN, &keys) == 0;
+}
+
+/* Waits for the next round. A key changes the order, or ends: false. */
+static bool keys_wait(top_options *options, top_rows *rows) {
+  uint64_t until = ladei_clock_ns(CLOCK_MONOTONIC) + (uint64_t)(options->interval * 1e9);
+  for (uint64_t now; (now = ladei_clock_ns(CLOCK_MONOTONIC)) < until;) {
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    const struct timespec left = {(time_t)((until - now) / 1000000000), (long)((until - now) % 1000000000)};
+    if (ppoll(&input, 1, &left, NULL) <= 0) continue;
+    char key;
+    if (read(STDIN_FILENO, &key, 1) != 1 || key == 'q') return false;
+    for (int i = 0; i < COLUMNS; i++)
+      if (columns[i].key == key) options->sort = (top_column)i;
+    rows_sort(rows, options->sort);
+    text_print(options, rows);
+    (void)fflush(stdout);
+  }
+  return true;
 }
 
 /* --- rounds ------------------------------------------------------------------------------------------------------- */
@@ -327,28 +452,35 @@ static int round_read(const char *name, const top_options *options, top_rows *ro
     all_rows(rows);
   else
     status = process_read(name, options->process_id, rows);
-  if (rows->count > 0) qsort(rows->rows, rows->count, sizeof *rows->rows, reserved_compare);
   return status;
 }
 
-static int round_print(const char *name, const top_options *options, const top_rows *rows) {
+static int round_print(const char *name, const top_options *options, top_rows *rows) {
+  rows_sort(rows, options->sort);
   if (options->json) return report_print(name, report_make(rows), JSON_COMPACT);
-  text_print(rows, !options->once && isatty(STDOUT_FILENO));
+  text_print(options, rows);
   return EXIT_FINE;
 }
 
-static int rounds_run(const char *name, const top_options *options) {
+static int rounds_run(const char *name, top_options *options) {
   top_rows before = {.count = 0}, now;
-  int status;
-  while ((status = round_read(name, options, &now)) == EXIT_FINE) {
+  bool more = true;
+  options->keys = options->screen && terminal_begin();
+  int status = EXIT_FINE;
+  now = (top_rows){.count = 0};
+  while (more && (status = round_read(name, options, &now)) == EXIT_FINE) {
     rates_find(&now, &before, options->interval);
     status = round_print(name, options, &now);
     rows_free(&before);
     before = now;
     now = (top_rows){.count = 0};
     if (status != EXIT_FINE || options->once || fflush(stdout) != 0) break;
-    interval_sleep(options->interval);
+    if (options->keys)
+      more = keys_wait(options, &before);
+    else
+      interval_sleep(options->interval);
   }
+  if (options->keys) terminal_restore();
   rows_free(&now);
   rows_free(&before);
   return status;
@@ -357,8 +489,11 @@ static int rounds_run(const char *name, const top_options *options) {
 static int command_top(int argc, char **argv) {
   static char name[] = "lade top";
   const struct argp argp = {option_table, option_parse, "[PID]", documentation, NULL, NULL, NULL};
-  top_options options = {.interval = 1};
+  top_options options = {.interval = 1, .sort = BY_RESERVED};
   options_read(&argp, name, argc, argv, &options);
+  const char *no_colour = getenv("NO_COLOR");
+  options.screen = !options.once && !options.json && isatty(STDOUT_FILENO);
+  options.coloured = isatty(STDOUT_FILENO) && !options.json && (no_colour == NULL || no_colour[0] == '\0');
   return rounds_run(name, &options);
 }
 

@@ -21,7 +21,36 @@ rows = json.load(open(sys.argv[1]))["rows"]
 assert [row["pid"] for row in rows] == [int(sys.argv[2])] * 3, rows
 assert {row["name"] for row in rows} == {"activations", "batches", "pipeline 2"}, rows
 assert all(row["reserved_bytes"] >= row["requested_bytes"] for row in rows)
+assert all(row["peak_bytes"] >= row["active_bytes"] for row in rows)
 assert all(row["interval_ms"] == 1000 for row in rows)
+PYTHON
+run 0 top "$pid" --once --sort=requested
+run 2 top --once --sort=name
+until run 0 top "$pid" --once --json && grep -q '"kind":"device"[^}]*"peak_bytes":[1-9]' "$dir/out"; do sleep 0.2; done
+# In a terminal: a key sorts, the column stands out, q ends it and leaves the terminal as it was.
+python3 - "$lade" "$pid" <<'PYTHON' || fail "keys do not what they should"
+import os, pty, re, select, subprocess, sys, termios, time
+own, other = pty.openpty()
+before = termios.tcgetattr(other)
+start = lambda: (os.setsid(), __import__("fcntl").ioctl(other, termios.TIOCSCTTY, 0))
+top = subprocess.Popen([sys.argv[1], "top", sys.argv[2], "--interval=30"], stdin=other, stdout=other, stderr=other, preexec_fn=start)
+seen = b""
+def until(pattern):
+    global seen
+    limit = time.time() + 60
+    while not re.search(pattern, seen):
+        assert time.time() < limit and top.poll() is None, seen
+        if select.select([own], [], [], 1)[0]:
+            seen += os.read(own, 65536)
+until(rb"4m +RESERVED\x1b(.|\n|\r)*q:quit")
+seen = b""
+os.write(own, b"k")
+until(rb"4m +PEAK\x1b(.|\n|\r)*q:quit")
+rows = [line.split() for line in re.sub(rb"\x1b\[[0-9;]*[A-Za-z]", b"", seen).splitlines() if b"live_counters" in line]
+assert len(rows) == 3, rows
+os.write(own, b"q")
+assert top.wait(60) == 0
+assert termios.tcgetattr(other) == before
 PYTHON
 run 0 top --once --json
 grep -q "\"pid\":$pid," "$dir/out" || fail "it is not among all processes: $(cat "$dir/out")"
