@@ -14,14 +14,17 @@ A pipeline and an allocator for each device are kept for the next call; :func:`r
 
 from __future__ import annotations
 
+import atexit
 import collections
 import collections.abc
+import contextlib
 import errno
 import json
 import operator
 import os
 import sys
 import threading
+import weakref
 
 import lade
 from lade import _lade
@@ -29,7 +32,7 @@ from lade import _slices
 from lade._arguments import class_text, take, take_function, take_path, wrong_type
 from lade._errors import Joined
 
-__all__ = ["SafetensorError", "load_file", "release", "safe_open", "save_file"]
+__all__ = ["SafetensorError", "Save", "load_file", "release", "safe_open", "save_file"]
 
 _HEADER_MOST = 100_000_000
 _KEPT_DEVICES = 8
@@ -826,8 +829,105 @@ def _count(name, value):
     return number
 
 
-def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, sync=True, progress=None, pipeline=None, allocator=None,
-              stream=None, local_ranks=None):
+@contextlib.contextmanager
+def _saving():
+    """Turns errors of writing into those of the package."""
+    try:
+        yield
+    except (lade.CancelledError, TimeoutError):
+        raise
+    except OSError as error:
+        code = getattr(error, "native_code", 0) or error.errno or 0
+        raise _error(f"Error while serializing: I/O error: {os.strerror(code)} (os error {code}): {error}") from error
+
+
+_saves = weakref.WeakSet()
+
+
+@atexit.register
+def _finish_saves():
+    """What is being saved when the program ends comes to its end."""
+    for save in list(_saves):
+        save.close()
+
+
+class Save:
+    """A save that goes on by itself: what ``save_file(..., wait=False)`` returns.
+
+    The tensors must stay as they are until it is staged, and are held until then. The last reference, and the end of the program,
+    wait for its end. Threads: one call at a time.
+    """
+
+    def __init__(self, native, tensors):
+        self._native = native
+        self._tensors = tensors
+        _saves.add(self)
+
+    def _wait(self, durable, timeout):
+        if self._native is None:
+            raise lade.InvalidArgumentError("the Save is closed")
+        with _saving():
+            self._native.wait(durable, timeout)
+        self._tensors = None
+
+    def wait_staged(self, timeout=None):
+        """Wait until tensors may change.
+
+        Parameters
+        ----------
+        timeout : float or None
+            In seconds; None: no limit.
+
+        Raises
+        ------
+        TimeoutError
+            Not yet; the save goes on.
+        SafetensorError
+            It failed; the file is as it was.
+        """
+        self._wait(False, timeout)
+
+    def wait(self, timeout=None):
+        """Wait until the new file is in place, and, with ``sync``, on stable storage. As :meth:`wait_staged`."""
+        self._wait(True, timeout)
+
+    def wait_on(self, stream=None):
+        """Let work that is queued on a stream from now on wait until it may change the tensors of the device.
+
+        Returns when the last copy is queued.
+
+        Parameters
+        ----------
+        stream : Stream, int, object with __cuda_stream__ or None
+            None: the default stream.
+        """
+        if self._native is None:
+            raise lade.InvalidArgumentError("the Save is closed")
+        self._native.wait_on(stream)
+
+    def close(self, *, cancel=False):
+        """Wait for its end, whatever that is.
+
+        Parameters
+        ----------
+        cancel : bool
+            Give it up, unless the new file is being put in place already: the old one stays.
+        """
+        if self._native is not None:
+            self._native.end(cancel)
+        self._native = self._tensors = None
+
+    def __del__(self):
+        if getattr(self, "_native", None) is not None:
+            self.close()
+
+    def __repr__(self):
+        state = "closed" if self._native is None else "staged" if self._tensors is None else "under way"
+        return f"<lade.safetensors.Save: {state}>"
+
+
+def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, sync=True, progress=None, wait=True, stage_bytes=0,
+              pipeline=None, allocator=None, stream=None, local_ranks=None):
     """Save tensors in the format, byte for byte as the ``safetensors`` package does.
 
     The file appears under its name when it is complete; after an error the name is as it was.
@@ -846,7 +946,12 @@ def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, sync=True,
     sync : bool
         The file is on stable storage before it gets its name.
     progress : function(bytes_done, bytes) or None
-        Called from time to time, in this thread; what it raises ends the save.
+        Called from time to time, in this thread; what it raises ends the save. None with ``wait=False``.
+    wait : bool
+        False: return a :class:`Save` at once, which goes on while the program does.
+    stage_bytes : int
+        With ``wait=False``: pinned memory that copies of tensors may wait in until they are written, at most. 0: as much as they need, at
+        most half of the cap of the pool.
     pipeline, allocator, stream, local_ranks
         As for :func:`load_file`. What is queued on the stream, and on those of DeviceBuffers, is waited for by the copies.
 
@@ -865,15 +970,16 @@ def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, sync=True,
     take_function("progress", progress, "a function(bytes_done, bytes)")
     take("pipeline", pipeline, _lade.Pipeline, "a lade.Pipeline", optional=True)
     take("allocator", allocator, _lade.DeviceAllocator, "a lade.DeviceAllocator", optional=True)
+    take("wait", wait, bool, "True or False")
+    stage_bytes = _count("stage_bytes", stage_bytes)
+    if not wait and progress is not None:
+        raise lade.InvalidArgumentError(f"progress is {progress!r}; expected None with wait=False")
     rows = _checked(tensors, metadata)
-    try:
+    with _saving():
         targets = _target_of(rows, pipeline, allocator, stream, local_ranks)
         entries = [(name, dtype, shape, tensor if device is not None else _laid_out(tensor), device is not None)
                    for name, dtype, shape, tensor, device in rows]
         texts = None if metadata is None else list(metadata.items())
+        if not wait:
+            return Save(_lade._save_begin(path, targets, entries, texts, max_shard_bytes, sync, stage_bytes), entries)
         _lade._save(path, targets, entries, texts, max_shard_bytes, sync, progress)
-    except lade.CancelledError:
-        raise
-    except OSError as error:
-        code = getattr(error, "native_code", 0) or error.errno or 0
-        raise _error(f"Error while serializing: I/O error: {os.strerror(code)} (os error {code}): {error}") from error

@@ -647,33 +647,35 @@ struct Tensors {
   }
 };
 
-void save(nb::handle path, nb::handle target_list, nb::handle entries, nb::handle metadata, uint64_t max_shard_bytes,
-          bool sync, nb::handle progress) {
-  const std::string text = path_from(path, "path");
-  const std::vector<Target> targets = targets_from(target_list);
-  if (targets.size() > 1) refuse("targets has more items than one");
-  const Tensors tensors(entries, targets);
+// The arguments of a save, as the library takes them. Made and dropped under the GIL.
+struct SaveRequest {
+  std::string path;
+  std::vector<Target> targets;
+  Tensors tensors;
   std::vector<std::pair<std::string, std::string>> texts;
-  for (nb::handle item : metadata.is_none() ? nb::iter(nb::tuple()) : nb::iter(metadata)) {
-    const nb::tuple pair = nb::cast<nb::tuple>(item);
-    texts.emplace_back(nb::cast<std::string>(nb::object(pair[0])), nb::cast<std::string>(nb::object(pair[1])));
-  }
   std::vector<lade_metadata> pairs;
-  for (const auto &pair : texts) pairs.push_back({pair.first.c_str(), pair.second.c_str()});
-  SaveUser user{progress};
   lade_save_options options;
-  lade_save_options_init(&options);
-  options.metadata = pairs.data();
-  options.metadata_count = pairs.size();
-  options.max_shard_bytes = max_shard_bytes;
-  options.progress = save_progress;
-  options.user = &user;
-  options.no_sync = !sync;
-  options.empty_metadata = !metadata.is_none() && pairs.empty();
-  Calls calls(targets);
+  Calls calls;
   std::optional<JoinedStreams> streams;
   std::optional<CurrentDevice> current;
-  if (!targets.empty()) {
+
+  SaveRequest(nb::handle filename, nb::handle target_list, nb::handle entries, nb::handle metadata,
+              uint64_t max_shard_bytes, bool sync)
+      : path(path_from(filename, "path")), targets(targets_from(target_list)), tensors(entries, targets),
+        calls(targets) {
+    if (targets.size() > 1) refuse("targets has more items than one");
+    for (nb::handle item : metadata.is_none() ? nb::iter(nb::tuple()) : nb::iter(metadata)) {
+      const nb::tuple pair = nb::cast<nb::tuple>(item);
+      texts.emplace_back(nb::cast<std::string>(nb::object(pair[0])), nb::cast<std::string>(nb::object(pair[1])));
+    }
+    for (const auto &pair : texts) pairs.push_back({pair.first.c_str(), pair.second.c_str()});
+    lade_save_options_init(&options);
+    options.metadata = pairs.data();
+    options.metadata_count = pairs.size();
+    options.max_shard_bytes = max_shard_bytes;
+    options.no_sync = !sync;
+    options.empty_metadata = !metadata.is_none() && pairs.empty();
+    if (targets.empty()) return;
     const Device &device = targets[0].pipe->device();
     streams.emplace(device);
     streams->add(targets[0].stream, device.ordinal);
@@ -683,13 +685,118 @@ void save(nb::handle path, nb::handle target_list, nb::handle entries, nb::handl
     current.emplace(device, calls.targets[0].stream);
     check(current->status());
   }
+};
+
+void save(nb::handle path, nb::handle target_list, nb::handle entries, nb::handle metadata, uint64_t max_shard_bytes,
+          bool sync, nb::handle progress) {
+  SaveRequest request(path, target_list, entries, metadata, max_shard_bytes, sync);
+  SaveUser user{progress};
+  request.options.progress = save_progress;
+  request.options.user = &user;
   lade_status status;
   {
     Unlocked unlocked;
-    status = lade_safetensors_save(text.c_str(), calls.targets.data(), calls.targets.size(), tensors.list.data(),
-                                   tensors.list.size(), &options);
+    status = lade_safetensors_save(request.path.c_str(), request.calls.targets.data(), request.calls.targets.size(),
+                                   request.tensors.list.data(), request.tensors.list.size(), &request.options);
   }
   if (user.failed) throw nb::python_error();
+  check(status);
+}
+
+// A save that goes on by itself. The memory of its tensors is held by the Python object that has it, until it is staged.
+class Saving {
+public:
+  explicit Saving(SaveRequest &request) : targets_(request.targets) {
+    lade_status status;
+    {
+      Unlocked unlocked;
+      status = lade_safetensors_save_begin(request.path.c_str(), request.calls.targets.data(),
+                                           request.calls.targets.size(), request.tensors.list.data(),
+                                           request.tensors.list.size(), &request.options, &save_);
+    }
+    check(status);
+    is_virtual_ = request.calls.is_virtual;
+    for (const Target &target : targets_) target.pipe->user_add();
+  }
+  Saving(const Saving &) = delete;
+  ~Saving() {
+    without_gil([this] { (void)end(false); });
+  }
+
+  lade_save *get() const noexcept { return save_; }
+  const std::vector<Target> &targets() const noexcept { return targets_; }
+  bool is_virtual() const noexcept { return is_virtual_; }
+  // Without the GIL. In a forked child nothing is done: all of it is the parent's.
+  lade_status end(bool cancel) {
+    if (!save_) return LADE_OK;
+    const lade_status status = lade_save_destroy(save_, cancel);
+    if (status != LADE_OK) return status;
+    save_ = nullptr;
+    for (const Target &target : targets_) target.pipe->user_remove();
+    return LADE_OK;
+  }
+
+private:
+  std::vector<Target> targets_;
+  lade_save *save_ = nullptr; // NULL: over
+  bool is_virtual_ = false;
+};
+
+// What lade._lade._Save wraps. Its calls are made by one thread at a time: lade/safetensors.py has a lock.
+struct SaveObject {
+  std::shared_ptr<Saving> saving;
+  explicit SaveObject(std::shared_ptr<Saving> of) : saving(std::move(of)) {}
+  SaveObject(SaveObject &&) = default;
+  ~SaveObject() {
+    if (saving) let_go(saving);
+  }
+};
+
+SaveObject save_begin(nb::handle path, nb::handle target_list, nb::handle entries, nb::handle metadata,
+                      uint64_t max_shard_bytes, bool sync, uint64_t stage_bytes) {
+  SaveRequest request(path, target_list, entries, metadata, max_shard_bytes, sync);
+  request.options.stage_bytes = stage_bytes;
+  return SaveObject(std::make_shared<Saving>(request));
+}
+
+void save_wait(SaveObject &self, bool durable, nb::handle timeout) {
+  const std::shared_ptr<Saving> saving = self.saving;
+  const uint64_t timeout_ns = timeout_from(timeout);
+  const lade_save_mark mark = durable ? LADE_SAVE_DURABLE : LADE_SAVE_STAGED;
+  const Deadline deadline(timeout_ns);
+  for (lade_status status = LADE_ERR_TIMEOUT; status == LADE_ERR_TIMEOUT;) {
+    const uint64_t slice = saving->is_virtual() ? timeout_ns : deadline.slice(slice_ns);
+    {
+      Unlocked unlocked;
+      status = lade_save_wait(saving->get(), mark, slice);
+    }
+    if (status != LADE_ERR_TIMEOUT || saving->is_virtual() || slice == 0) check(status);
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+}
+
+void save_stream_wait(SaveObject &self, nb::handle stream) {
+  const std::shared_ptr<Saving> saving = self.saving;
+  if (saving->targets().empty()) return; // nothing is on a device
+  const Device &device = saving->targets()[0].pipe->device();
+  const lade_stream on = stream_from(*device.runtime, stream);
+  const CurrentDevice current(device, on);
+  check(current.status());
+  lade_status status;
+  {
+    Unlocked unlocked;
+    status = lade_stream_wait_save(on, saving->get());
+  }
+  check(status);
+}
+
+void save_end(SaveObject &self, bool cancel) {
+  const std::shared_ptr<Saving> saving = self.saving;
+  lade_status status;
+  {
+    Unlocked unlocked;
+    status = saving->end(cancel);
+  }
   check(status);
 }
 
@@ -716,6 +823,12 @@ void bind_safetensors(nb::module_ &module) {
       .def("segments", &load_segments)
       .def("wait", &load_wait, nb::arg("progress").none())
       .def("close", &load_close);
+  nb::class_<SaveObject>(module, "_Save", "A save that goes on by itself: lade.safetensors has the calls for users.")
+      .def("wait", &save_wait, nb::arg("durable"), nb::arg("timeout").none())
+      .def("wait_on", &save_stream_wait, nb::arg("stream").none())
+      .def("end", &save_end, nb::arg("cancel"));
+  module.def("_save_begin", &save_begin, nb::arg("path"), nb::arg("targets"), nb::arg("tensors"),
+             nb::arg("metadata").none(), nb::arg("max_shard_bytes"), nb::arg("sync"), nb::arg("stage_bytes"));
   module.def("_save", &save, nb::arg("path"), nb::arg("targets"), nb::arg("tensors"), nb::arg("metadata").none(),
              nb::arg("max_shard_bytes"), nb::arg("sync"), nb::arg("progress").none());
 }
