@@ -841,7 +841,7 @@ def _saving():
         raise _error(f"Error while serializing: I/O error: {os.strerror(code)} (os error {code}): {error}") from error
 
 
-_saves = weakref.WeakSet()
+_saves: weakref.WeakSet[Save] = weakref.WeakSet()
 
 
 @atexit.register
