@@ -71,7 +71,8 @@ static void print_head(const staging *s) {
          devices < s->ranks.count ? " (ranks share devices)" : "", s->ranks.launcher,
          (double)bytes_together(s) / (double)(UINT64_C(1) << 30), s->settings.passes);
   printf("runtime   %s, %s%s\n", lade_runtime_name(s->runtime), s->ranks.rows[0].device_name,
-         s->runtime->software_device != NULL ? " (software device, no GPU)" : "");
+         s->runtime->software_device != NULL ? " (software device, no GPU): its figures prove nothing about a GPU"
+                                             : "");
   printf("settings  %s, chunk %.4g MiB, %u reader%s in rank 0\n", s->settings.direct ? "O_DIRECT" : "page cache",
          (double)s->info.chunk_bytes / (double)(1 << 20), s->ranks.rows[0].readers,
          s->ranks.rows[0].readers == 1 ? "" : "s");

@@ -99,7 +99,8 @@ static void print_device(const staging *s) {
   char text[32];
   lade_device_info info = device_info(s);
   printf("device    %d: %s, %s", s->settings.device, info.name, size_text(info.total_bytes, text, sizeof text));
-  printf("%s\nruntime   %s%s\n", info.software ? " (software device, no GPU)" : "", lade_runtime_name(s->runtime),
+  printf("%s\nruntime   %s%s\n", info.software ? " (software device, no GPU: its figures prove nothing about one)" : "",
+         lade_runtime_name(s->runtime),
          s->runtime->ops->step != NULL ? ": virtual time, every figure is exact for its model" : "");
   if (info.numa_node >= 0)
     printf("NUMA node %d\n", info.numa_node);

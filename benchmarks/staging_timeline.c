@@ -104,10 +104,22 @@ static void trace_event_write(FILE *out, const recorded *pass, const lade_timeli
           (unsigned long long)event->offset, (unsigned long long)event->bytes, event->status);
 }
 
+static void trace_names_write(FILE *out, const recorded *passes, size_t count) {
+  uint32_t threads = 0;
+  for (size_t i = 0; i < count; i++)
+    for (size_t k = 0; k < passes[i].count; k++)
+      if (passes[i].events[k].kind != LADE_TIMELINE_FLIGHT && passes[i].events[k].thread >= threads)
+        threads = passes[i].events[k].thread + 1;
+  for (uint32_t i = 1; i < threads; i++) /* 0: none */
+    fprintf(out, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":1,\"tid\":%u,\"args\":{\"name\":\"thread %u\"}}", i,
+            i);
+}
+
 static void trace_write(FILE *out, const recorded *passes, size_t count) {
   size_t number = 0;
   fprintf(out, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n"
                "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":1,\"args\":{\"name\":\"lade pipeline\"}}");
+  trace_names_write(out, passes, count);
   for (size_t i = 0; i < count; i++)
     for (size_t k = 0; k < passes[i].count; k++) trace_event_write(out, &passes[i], &passes[i].events[k], number++);
   fprintf(out, "\n]}\n");

@@ -46,7 +46,7 @@ truncate -s 4G "$folder/sparse"
 run 0 "" --runtime cpu --input "$folder/small" --input "$folder/many" --chunk 16K --passes 2 --json "$folder/json"
 head -n 1 "$folder/out" | grep -q 'median of several passes' || fail "the report does not begin with what its ratios mean"
 [ "$(wc -l <"$folder/out")" -le 25 ] || fail "the report is longer than 25 lines"
-grep -q 'software device, no GPU' "$folder/out" || fail "the report does not say that there is no GPU"
+grep -q 'software device, no GPU: its figures prove nothing' "$folder/out" || fail "the report does not say that there is no GPU"
 grep -q '^verified  yes' "$folder/out" || fail "the report does not say that it was verified"
 [ ! -s "$folder/err" ] || fail "a bar, or something else, on a stderr that is no terminal"
 python3 - "$folder/json" <<'EOF' || fail "JSON"
@@ -155,6 +155,8 @@ import json, sys
 events = json.load(open(sys.argv[1]))["traceEvents"]
 for name, bytes in (("read", 1000001), ("write", 1000001)):
     assert sum(e["args"]["bytes"] for e in events if e.get("name") == name) == bytes, name
+named = {e["tid"] for e in events if e["name"] == "thread_name"}
+assert named and {e["tid"] for e in events if e["ph"] == "X"} <= named
 begun = [e["id"] for e in events if e["ph"] == "b"]
 assert sorted(begun) == sorted(e["id"] for e in events if e["ph"] == "e") and len(begun) >= 2 * 62
 EOF
