@@ -126,9 +126,44 @@ lade_status lade_device_raw_alloc(lade_device_allocator *allocator, size_t bytes
   return alloc_attended(allocator, bytes, stream, out, raw_alloc_operation);
 }
 
+/* The block that is handed out at the address. Lock held. */
+static ladei_device_block *block_at(lade_device_allocator *allocator, const void *pointer) {
+  ladei_lock_assert_held(&allocator->lock);
+  ladei_device_block *block = ladei_device_heap_find(&allocator->heap, (uint64_t)(uintptr_t)pointer);
+  bool live = block != NULL && block->state == LADEI_DEVICE_HEAP_ALLOCATED;
+  return live && block->address == (uint64_t)(uintptr_t)pointer ? block : NULL;
+}
+
+bool ladei_device_lend(lade_device_allocator *allocator, const void *pointer) {
+  ladei_lock_acquire(&allocator->lock);
+  ladei_device_block *block = block_at(allocator, pointer);
+  bool lends = block != NULL && !block->lent;
+  if (lends) {
+    block->lent = true;
+    atomic_fetch_add_explicit(&allocator->lent_count, 1, memory_order_relaxed);
+  }
+  ladei_lock_release(&allocator->lock);
+  return lends;
+}
+
+bool ladei_device_lent_end(lade_device_allocator *allocator, const void *pointer) {
+  if (atomic_load_explicit(&allocator->lent_count, memory_order_relaxed) == 0) return false;
+  ladei_lock_acquire(&allocator->lock);
+  ladei_device_block *block = block_at(allocator, pointer);
+  bool was = block != NULL && block->lent;
+  if (was) {
+    block->lent = false;
+    atomic_fetch_sub_explicit(&allocator->lent_count, 1, memory_order_relaxed);
+  }
+  ladei_lock_release(&allocator->lock);
+  return was;
+}
+
+/* `judged`: it is the program's. Blocks are lent in bodies alone, whose scopes make every free come here. */
 static __attribute__((noinline)) lade_status free_any(lade_device_allocator *allocator, void *pointer, bool judged) {
   lade_status status = ladei_device_check_call(allocator, "lade_device_free");
   if (status != LADE_OK || pointer == NULL) return status;
+  if (judged && ladei_device_lent_end(allocator, pointer)) return LADE_OK;
   ladei_device_tally_entry *entry = NULL;
   if (ladei_device_tally_any(allocator)) status = ladei_device_tally_take(allocator, pointer, judged, &entry);
   if (status != LADE_OK) return status;

@@ -14,6 +14,11 @@ lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, con
  * capture, which may free its own memory alone. */
 lade_status ladei_device_free_kept(lade_device_allocator *allocator, void *pointer);
 
+/* From now on the program's next free of a block does nothing. False: it is not handed out, or lent already. No lock held. */
+bool ladei_device_lend(lade_device_allocator *allocator, const void *pointer);
+/* Ends that. False: that free has come, or it was not lent. No lock held. */
+bool ladei_device_lent_end(lade_device_allocator *allocator, const void *pointer);
+
 /* As lade_device_pool_suspend(), with the calls of lade's pinned pool. */
 lade_status ladei_device_pool_suspend(lade_device_allocator *allocator, lade_device_pool_id id,
                                       const lade_device_suspend_options *options,

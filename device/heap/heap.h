@@ -138,6 +138,7 @@ typedef struct ladei_device_block {
   bool kept;             /* ... or would have broken a capture by it */
   bool oversize_counted; /* it is in the oversize_allocations gauge */
   bool marking;          /* DEFERRED: its markers are being taken (native/capture_reuse.c) */
+  bool lent;             /* ALLOCATED: the next free by the program is nothing (api/device.c) */
 
   /* The second line. */
   _Alignas(64) uint64_t age_base;        /* pool->searches when it became FREE */

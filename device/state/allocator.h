@@ -76,6 +76,7 @@ struct lade_device_allocator {
   ladei_device_thread_caches *thread_caches;         /* NULL: none. Constant from open to close */
   struct ladei_device_refused_graph *refused_graphs; /* of failed captures, that the driver has still (refused.c) */
   ladei_device_tallies tallies;
+  atomic_size_t lent_count; /* of blocks that are lent (heap.h); written under the lock */
   /* Graphs, and pools that graphs keep, which name the allocator: it lives as long. Given back as the last access. */
   _Atomic(uint64_t) users;
 };

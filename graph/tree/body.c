@@ -10,6 +10,7 @@
  * B2  Until the commit outputs hold counts of their storages (`counted`), outputs in older storages from their naming
  *     on: so a storage that an input gives up stays alive if an output is in it.
  * B3  Takes that are given up can come back until the commit: their slots end there.
+ * B4  A block is lent (ladei_device_lend()) from lade_graph_output_freed() to the program's free of it, or the body's end.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -509,6 +510,19 @@ lade_status lade_graph_output_memory(lade_graph_context *shown, size_t index, vo
   return LADE_OK;
 }
 
+lade_status lade_graph_output_freed(lade_graph_context *shown, size_t index, void *address, size_t bytes,
+                                    bool *out_awaited) {
+  ladei_tree_context *context = (ladei_tree_context *)shown;
+  lade_status status = lade_graph_output_memory(shown, index, address, bytes);
+  if (status != LADE_OK) return status;
+  bool is_local = context->run->tree->outs[index].named == LADEI_TREE_NAMED_LOCAL;
+  ladei_tree_local *local = is_local ? &context->locals[context->run->tree->outs[index].index] : NULL;
+  if (is_local && local->adopted && !local->lent)
+    local->lent = ladei_device_lend(context->run->tree->allocator, (void *)(uintptr_t)local->address);
+  if (out_awaited != NULL) *out_awaited = is_local && local->lent;
+  return LADE_OK;
+}
+
 lade_status lade_graph_output_integer(lade_graph_context *shown, size_t index, uint64_t value) {
   ladei_tree_context *context = (ladei_tree_context *)shown;
   lade_status status = output_check(context, __func__, index);
@@ -547,6 +561,24 @@ static lade_status outputs_check(const ladei_tree_context *context) {
   return LADE_OK;
 }
 
+/* B4 */
+static lade_status lent_end(ladei_tree_context *context, lade_status status) {
+  const lade_graph_function *function = context->run->function;
+  for (size_t i = 0; i < context->local_count; i++) {
+    ladei_tree_local *local = &context->locals[i];
+    if (!local->lent) continue;
+    local->lent = false;
+    void *address = (void *)(uintptr_t)local->address;
+    if (ladei_device_lent_end(context->run->tree->allocator, address) && status == LADE_OK)
+      status =
+          ladei_error(LADE_ERR_CALLBACK, 0,
+                      "lade_graph_tree_run: the body of function %s kept the block at %p, %llu bytes, that it named "
+                      "as an output; expected that it frees it before it returns",
+                      function->name, address, (unsigned long long)local->bytes);
+  }
+  return status;
+}
+
 lade_status ladei_tree_context_call(ladei_tree_context *context) {
   lade_graph_tree *tree = context->run->tree;
   const lade_graph_function *function = context->run->function;
@@ -555,6 +587,7 @@ lade_status ladei_tree_context_call(ladei_tree_context *context) {
   if (status != LADE_OK) return callback_failed(context, "the callback before the body", status);
   status = function->body(&context->shown, function->user);
   if (status != LADE_OK) status = callback_failed(context, "the body", status);
+  status = lent_end(context, status);
   if (tree->after != NULL) {
     lade_status after = tree->after(tree->hook_user, context->shown.stage, context->shown.stream);
     if (status == LADE_OK && after != LADE_OK) status = callback_failed(context, "the callback after the body", after);

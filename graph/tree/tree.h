@@ -247,6 +247,7 @@ typedef struct ladei_tree_local {
   bool freed;
   bool is_output;
   bool adopted; /* from lade_device_alloc() */
+  bool lent;    /* ... and the body's free of it is awaited */
 } ladei_tree_local;
 
 typedef struct ladei_tree_body_input {

@@ -302,6 +302,16 @@ LADE_API lade_status lade_graph_free(lade_graph_context *context, void *address)
  * Errors: LADE_ERR_INVALID_ARGUMENT, for host memory and freed memory, too.
  */
 LADE_API lade_status lade_graph_output_memory(lade_graph_context *context, size_t index, void *address, size_t bytes);
+/**
+ * The same, of memory that the body itself frees before it returns, as a framework's tensor does when it goes: of a block of
+ * lade_device_alloc(), the first lade_device_free() from now to the body's return does nothing, and the output keeps the block. A body
+ * that has not called it by then fails with LADE_ERR_CALLBACK: what it keeps would be freed later, under the tree.
+ * In eager runs, and of other memory, as lade_graph_output_memory().
+ *
+ * @param out_awaited  [out] Whether that free is awaited. NULL: not wanted. Untouched on error.
+ */
+LADE_API lade_status lade_graph_output_freed(lade_graph_context *context, size_t index, void *address, size_t bytes,
+                                             bool *out_awaited);
 /** Name an output: a number, the same at every replay. Errors: LADE_ERR_INVALID_ARGUMENT. */
 LADE_API lade_status lade_graph_output_integer(lade_graph_context *context, size_t index, uint64_t value);
 

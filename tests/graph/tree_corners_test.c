@@ -68,6 +68,66 @@ LADE_TEST(GraphCorner, BodyFreesAnOutputAndGetsTheBlockAgain) {
   graph_fixture_close(&f);
 }
 
+/* Named, freed as a tensor does, and not had again: the output keeps it. A block beside it is freed as ever. */
+static lade_status output_goes(graph_fixture *f, lade_graph_context *context, uint64_t a, bool frees) {
+  void *first = NULL, *second = NULL, *third = NULL;
+  LADE_EXPECT_OK(lade_device_alloc(f->allocator, MIB, context->stream, &first));
+  LADE_EXPECT_OK(lade_device_alloc(f->allocator, MIB, context->stream, &second));
+  LADE_EXPECT_OK(fill(f, context, first, (unsigned char)a));
+  bool awaited[2] = {false, false};
+  LADE_EXPECT_OK(lade_graph_output_freed(context, 0, first, MIB, &awaited[0]));
+  LADE_EXPECT_OK(lade_graph_output_freed(context, 1, (char *)first + MIB / 2, MIB / 2, &awaited[1]));
+  LADE_EXPECT_EQ_INT(awaited[0] && awaited[1], 1);
+  if (frees) LADE_EXPECT_OK(lade_device_free(f->allocator, first));
+  LADE_EXPECT_OK(lade_device_free(f->allocator, second));
+  LADE_EXPECT_OK(lade_device_alloc(f->allocator, MIB, context->stream, &third));
+  LADE_EXPECT_EQ_PTR(second, third);
+  LADE_EXPECT_OK(fill(f, context, third, (unsigned char)(a + 1)));
+  return lade_device_free(f->allocator, third);
+}
+
+static lade_status frees_its_output(graph_fixture *f, lade_graph_context *context, uint64_t a) {
+  return output_goes(f, context, a, true);
+}
+static lade_status keeps_its_output(graph_fixture *f, lade_graph_context *context, uint64_t a) {
+  return output_goes(f, context, a, context->stage != LADE_GRAPH_STAGE_RECORD);
+}
+
+LADE_TEST(GraphCorner, BodyFreesTheOutputThatItNamedAsFreed) {
+  graph_fixture f;
+  graph_script script = {{{GRAPH_CALL, 7, 0}}, frees_its_output, NULL, 0};
+  lade_graph_value out[2];
+  static const lade_graph_did dids[] = {LADE_GRAPH_DID_WARMUP, LADE_GRAPH_DID_RECORD, LADE_GRAPH_DID_REPLAY};
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *function = graph_fixture_function(&f, &script, 0, NULL, 2);
+  for (size_t i = 0; i < 3; i++) {
+    graph_fixture_step(&f);
+    graph_fixture_run(&f, function, NULL, 0, out, dids[i]);
+    LADE_EXPECT_OK(ladei_tree_verify(f.tree));
+    graph_fixture_expect(&f, &out[0], 7);
+    graph_fixture_expect(&f, &out[1], 7);
+    graph_fixture_release(&f, out[0]);
+    graph_fixture_release(&f, out[1]);
+  }
+  graph_fixture_close(&f);
+}
+
+LADE_TEST(GraphCorner, BodyThatKeepsAnOutputNamedAsFreedFails) {
+  graph_fixture f;
+  graph_script script = {{{GRAPH_CALL, 7, 0}}, keeps_its_output, NULL, 0};
+  lade_graph_value out[2];
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *function = graph_fixture_function(&f, &script, 0, NULL, 2);
+  graph_fixture_run(&f, function, NULL, 0, out, LADE_GRAPH_DID_WARMUP);
+  graph_fixture_release(&f, out[0]);
+  graph_fixture_release(&f, out[1]);
+  graph_fixture_step(&f);
+  LADE_EXPECT_STATUS(LADE_ERR_CALLBACK, graph_fixture_call(&f, function, NULL, 0, out));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "kept the block");
+  LADE_EXPECT_OK(ladei_tree_verify(f.tree));
+  graph_fixture_close(&f);
+}
+
 /* The copy of its input, in a recording; the block is an output then. */
 static lade_status frees_its_input(graph_fixture *f, lade_graph_context *context, uint64_t a) {
   lade_graph_value in;
