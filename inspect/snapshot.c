@@ -2,8 +2,12 @@
 #include "inspect/snapshot.h"
 
 #include <assert.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -173,6 +177,18 @@ lade_status ladei_inspect_stack(lade_snapshot *snapshot, const ladei_snapshot_fr
 }
 
 /* --- filling ------------------------------------------------------------------------------------------------------ */
+
+void ladei_inspect_process_name(lade_snapshot *snapshot, uint64_t process_id) {
+  char path[64];
+  struct utsname machine;
+  snprintf(path, sizeof path, "/proc/%llu/comm", (unsigned long long)process_id);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  ssize_t bytes = fd < 0 ? 0 : read(fd, snapshot->command, sizeof snapshot->command - 1);
+  if (fd >= 0) close(fd);
+  snapshot->command[bytes < 0 ? 0 : bytes] = '\0';
+  snapshot->command[strcspn(snapshot->command, "\n")] = '\0';
+  if (uname(&machine) == 0) snprintf(snapshot->host, sizeof snapshot->host, "%.71s", machine.nodename);
+}
 
 lade_status ladei_inspect_create(lade_snapshot **out) {
   lade_snapshot *snapshot = calloc(1, sizeof *snapshot);

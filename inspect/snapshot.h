@@ -51,10 +51,14 @@ struct lade_snapshot {
   ladei_inspect_index stack_index;
   uint64_t time_ns;
   uint64_t process_id;
+  char command[32], host[72];          /* of a process of this machine; "": not known */
   bool is_own;                         /* taken here: its modules are files of this machine */
   bool keeps_addresses;                /* and yet it is written without names */
   struct lade_snapshot *_Atomic named; /* symbols.h; NULL: not needed yet */
 };
+
+/* The names of the process and of this machine. */
+void ladei_inspect_process_name(lade_snapshot *snapshot, uint64_t process_id);
 
 /* An empty snapshot. LADE_ERR_OUT_OF_HOST_MEMORY. lade_snapshot_destroy() frees it, filled or not. */
 lade_status ladei_inspect_create(lade_snapshot **out);

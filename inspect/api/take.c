@@ -175,6 +175,7 @@ static lade_status snapshot_take(const lade_part *parts, size_t count, const lad
   lade_snapshot *snapshot;
   LADEI_TRY(ladei_inspect_create(&snapshot));
   snapshot->process_id = (uint64_t)getpid();
+  ladei_inspect_process_name(snapshot, snapshot->process_id);
   snapshot->is_own = true;
   snapshot->keeps_addresses = (wanted.options.flags & LADE_SNAPSHOT_NO_SYMBOLS) != 0;
   lade_status status = parts_take(parts, count, &wanted, snapshot);

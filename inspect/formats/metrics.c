@@ -9,13 +9,17 @@
 #include "base/decimal.h"
 #include "base/error.h"
 #include "host/caches/stat_list.h"
+#include "inspect/formats/metrics_help.h"
 
 /* A counter under the name that it gets. */
 typedef struct metric_sample {
   char family[160]; /* without _total */
   char pool[64];    /* "": none */
+  char help[32];    /* the key's first word, for the text */
+  const ladei_metrics_source *source;
   const ladei_snapshot_counter *counter;
   const ladei_snapshot_part *part;
+  const char *figure; /* what a cell adds to the text */
   bool is_counter;
   double per_second; /* of a time: counts in a second; 0: it is none */
 } metric_sample;
@@ -24,20 +28,21 @@ typedef struct metric_sample {
 typedef struct metric_cell {
   const char *word;
   const char *suffix;
+  const char *figure;
   bool is_counter;
   bool is_time;
 } metric_cell;
 
 static const metric_cell cells[] = {
-    {"current", "", false, false},
-    {"peak", "_peak", false, false},
-    {"allocated", "_allocated", true, false},
-    {"freed", "_freed", true, false},
-    {"total", "_seconds", true, true},
-    {"max", "_max_seconds", false, true},
-    {"min", "_min_seconds", false, true},
-    {"avg", "_mean_seconds", false, true},
-    {"count", "_calls", true, false},
+    {"current", "", " Now.", false, false},
+    {"peak", "_peak", " Most since the start or a reset.", false, false},
+    {"allocated", "_allocated", " All increases.", true, false},
+    {"freed", "_freed", " All decreases.", true, false},
+    {"total", "_seconds", " Time in all of them.", true, true},
+    {"max", "_max_seconds", " The longest.", false, true},
+    {"min", "_min_seconds", " The shortest.", false, true},
+    {"avg", "_mean_seconds", " The mean.", false, true},
+    {"count", "_calls", " Their number.", true, false},
 };
 
 static const metric_cell *cell_of(const char *word) {
@@ -96,13 +101,15 @@ static void word_read(const char *kind, const char *key, metric_sample *out) {
 }
 
 /* METRIC[.POOL].CELL, or a single word. */
-static void sample_read(const lade_snapshot *snapshot, const ladei_snapshot_part *part,
-                        const ladei_snapshot_counter *counter, metric_sample *out) {
+static void sample_read(const ladei_metrics_source *source, const ladei_snapshot_counter *counter, metric_sample *out) {
+  const lade_snapshot *snapshot = source->snapshot;
+  const ladei_snapshot_part *part = &snapshot->parts.rows[counter->part];
   const char *key = ladei_inspect_string(snapshot, counter->key);
   const char *kind = ladei_inspect_kind_name(part->kind);
   const char *last = strrchr(key, '.');
   const metric_cell *cell = last == NULL ? NULL : cell_of(last + 1);
-  *out = (metric_sample){.counter = counter, .part = part};
+  *out = (metric_sample){.source = source, .counter = counter, .part = part, .figure = ""};
+  snprintf(out->help, sizeof out->help, "%.*s", (int)strcspn(key, "."), key);
   if (cell == NULL) {
     word_read(kind, key, out);
   } else {
@@ -111,6 +118,7 @@ static void sample_read(const lade_snapshot *snapshot, const ladei_snapshot_part
     snprintf(out->family, sizeof out->family, "lade_%s_%.*s%s", kind, without > 0 ? without : bytes, key, cell->suffix);
     if (first < last) snprintf(out->pool, sizeof out->pool, "%.*s", (int)(last - first - 1), first + 1);
     out->is_counter = cell->is_counter;
+    out->figure = cell->figure;
     if (cell->is_time) out->per_second = without > 0 ? 1e9 : 1e6;
   }
   name_clean(out->family);
@@ -120,6 +128,7 @@ static int sample_compare(const void *a, const void *b) {
   const metric_sample *x = a, *y = b;
   int order = strcmp(x->family, y->family);
   if (order != 0) return order;
+  if (x->source != y->source) return x->source < y->source ? -1 : 1;
   if (x->part != y->part) return x->part < y->part ? -1 : 1;
   return strcmp(x->pool, y->pool);
 }
@@ -142,23 +151,48 @@ static void label_write(ladei_output *output, const char *name, const char *valu
   ladei_output_byte(output, '"');
 }
 
+static const char *help_of(const char *word) {
+  static const struct {
+    const char *word, *text;
+  } rows[] = {
+#define HELP_ROW(key, text) {#key, text},
+      LADEI_METRICS_HELP(HELP_ROW)
+#undef HELP_ROW
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    if (strcmp(rows[i].word, word) == 0) return rows[i].text;
+  return "Statistic of a later version of lade, or of the program's own."; /* of a file */
+}
+
 static void head_write(ladei_output *output, const metric_sample *sample, bool openmetrics) {
   const char *total = sample->is_counter && !openmetrics ? "_total" : "";
   const char *type = sample->is_counter ? "counter" : "gauge";
-  ladei_output_format(output, "# HELP %s%s Statistic of lade, as docs/inspect.md names it.\n", sample->family, total);
+  ladei_output_format(output, "# HELP %s%s %s%s\n", sample->family, total, help_of(sample->help), sample->figure);
   ladei_output_format(output, "# TYPE %s%s %s\n", sample->family, total, type);
 }
 
-static void sample_write(const lade_snapshot *snapshot, const metric_sample *sample, ladei_output *output) {
+/* The process: those of a file are of another time or machine, and have a number alone. */
+static void process_write(const ladei_metrics_source *source, ladei_output *output) {
+  const lade_snapshot *snapshot = source->snapshot;
+  if (snapshot->process_id != 0) ladei_output_format(output, ",pid=\"%llu\"", (unsigned long long)snapshot->process_id);
+  if (source->publisher != 0) ladei_output_format(output, ",publisher=\"%u\"", source->publisher);
+  if (snapshot->command[0] != '\0') {
+    label_write(output, ",command", snapshot->command);
+    label_write(output, ",host", snapshot->host);
+  }
+}
+
+static void sample_write(const metric_sample *sample, ladei_output *output) {
   ladei_output_text(output, sample->family);
   ladei_output_text(output, sample->is_counter ? "_total{" : "{");
   ladei_output_format(output, "part=\"%u\",", sample->counter->part); /* names need not differ */
-  label_write(output, "name", ladei_inspect_string(snapshot, sample->part->name));
+  label_write(output, "name", ladei_inspect_string(sample->source->snapshot, sample->part->name));
   if (sample->part->device >= 0) ladei_output_format(output, ",device=\"%d\"", sample->part->device);
   if (sample->pool[0] != '\0') {
     ladei_output_byte(output, ',');
     label_write(output, "pool", sample->pool);
   }
+  process_write(sample->source, output);
   ladei_output_text(output, "} ");
   if (sample->per_second > 0) {
     char seconds[40];
@@ -170,19 +204,20 @@ static void sample_write(const lade_snapshot *snapshot, const metric_sample *sam
   ladei_output_byte(output, '\n');
 }
 
-static lade_status metrics_write(const lade_snapshot *snapshot, bool openmetrics, ladei_output *output) {
-  size_t count = snapshot->counters.count;
+lade_status ladei_inspect_metrics_write(const ladei_metrics_source *sources, size_t source_count, bool openmetrics,
+                                        ladei_output *output) {
+  size_t count = 0, filled = 0;
+  for (size_t i = 0; i < source_count; i++) count += sources[i].snapshot->counters.count;
   metric_sample *samples = malloc((count + 1) * sizeof *samples);
   if (samples == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "snapshot: no memory for %zu counters", count);
-  for (size_t i = 0; i < count; i++) {
-    const ladei_snapshot_counter *counter = &snapshot->counters.rows[i];
-    sample_read(snapshot, &snapshot->parts.rows[counter->part], counter, &samples[i]);
-  }
+  for (size_t i = 0; i < source_count; i++)
+    for (size_t k = 0; k < sources[i].snapshot->counters.count; k++)
+      sample_read(&sources[i], &sources[i].snapshot->counters.rows[k], &samples[filled++]);
   qsort(samples, count, sizeof *samples, sample_compare);
   for (size_t i = 0; i < count; i++) {
     if (i == 0 || strcmp(samples[i].family, samples[i - 1].family) != 0) head_write(output, &samples[i], openmetrics);
-    sample_write(snapshot, &samples[i], output);
+    sample_write(&samples[i], output);
   }
   if (openmetrics) ladei_output_text(output, "# EOF\n");
   free(samples);
@@ -191,12 +226,14 @@ static lade_status metrics_write(const lade_snapshot *snapshot, bool openmetrics
 
 lade_status ladei_inspect_write_prometheus(const lade_snapshot *snapshot, const lade_snapshot_write_options *options,
                                            ladei_output *output) {
+  const ladei_metrics_source source = {snapshot, 0};
   (void)options;
-  return metrics_write(snapshot, false, output);
+  return ladei_inspect_metrics_write(&source, 1, false, output);
 }
 
 lade_status ladei_inspect_write_openmetrics(const lade_snapshot *snapshot, const lade_snapshot_write_options *options,
                                             ladei_output *output) {
+  const ladei_metrics_source source = {snapshot, 0};
   (void)options;
-  return metrics_write(snapshot, true, output);
+  return ladei_inspect_metrics_write(&source, 1, true, output);
 }

@@ -254,7 +254,10 @@ static lade_status process_read(uint64_t process_id, uint32_t index, ladei_publi
   }
   lade_status status = folder_search(folder, own_id_read(process_id), index, out_about, out);
   closedir(folder);
-  if (status == LADE_OK) (*out)->process_id = process_id;
+  if (status == LADE_OK) {
+    (*out)->process_id = process_id;
+    ladei_inspect_process_name(*out, process_id);
+  }
   return status;
 }
 

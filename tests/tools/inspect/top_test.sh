@@ -57,7 +57,14 @@ grep -q "\"pid\":$pid," "$dir/out" || fail "it is not among all processes: $(cat
 run 0 stats "$pid" 'allocated_bytes.all.current'
 says "activations" out
 run 0 stats "$pid" --prometheus
-says 'lade_pinned_in_use_bytes{part="1",name="batches"}' out
+says "lade_pinned_in_use_bytes{part=\"1\",name=\"batches\",pid=\"$pid\",command=\"live_counters\",host=\"$(uname -n)\"}" out
+grep -q 'of a later version' "$dir/out" && fail "a metric without a text: $(grep 'of a later version' "$dir/out")"
+run 0 stats --all --prometheus
+says ",pid=\"$pid\",command=\"live_counters\"" out
+[ "$(grep -c '^# TYPE lade_pinned_in_use_bytes gauge$' "$dir/out")" -eq 1 ] || fail "a metric is not once in what --all prints"
+! command -v promtool >/dev/null || promtool check metrics <"$dir/out" >"$dir/tool" 2>&1 || fail "promtool: $(cat "$dir/tool")"
+run 2 stats --all
+run 2 stats "$pid" --all --prometheus
 
 # It takes snapshots, and its histories go on and off from here. A view of each kind works as it does for a file.
 run 0 snapshot "$pid" --json
