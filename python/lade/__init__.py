@@ -1,12 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """lade: pinned host memory, device memory, and a pipeline that stages bytes between them.
 
+The distribution is ``liblade``: ``lade`` on the package index is another project's, and both put a package ``lade`` into one folder.
 Needs no GPU: ``lade.software_device()`` is a device made of host memory. Nothing here imports NumPy, torch or CuPy, but for calls
 that return their objects.
 """
 
+import os as _os
 import sys as _sys
 from importlib import import_module as _import_module
+
+
+def _look_beside() -> None:
+    """Say that another distribution's files lie in this package's folder, which pip does not refuse."""
+    folder = _os.path.dirname(_os.path.abspath(__file__))
+    found = [name for name in ("decoding.py", "models", "utils.py") if _os.path.exists(_os.path.join(folder, name))]
+    try:
+        around = _os.listdir(_os.path.dirname(folder))
+    except OSError:
+        around = []
+    found += [name for name in around if name.startswith("lade-") and name.endswith((".dist-info", ".egg-info", ".egg"))]
+    if found:
+        import warnings
+
+        warnings.warn(
+            f"another distribution named lade has its files in {folder} too ({', '.join(sorted(found))}); this package is liblade."
+            " Each replaces files of the other: run `pip uninstall lade liblade`, then install liblade again",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+_look_beside()
 
 if "t" in _sys.abiflags:
     raise ImportError(

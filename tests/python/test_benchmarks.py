@@ -79,7 +79,7 @@ def test_the_machine_is_described(tmp_path):
     done = run(tmp_path, "--small", "--only", "no_such_benchmark")
     assert done.stdout.splitlines()[-1] == "0 ran, 0 failed, 0 left out"
     machine = json.loads((tmp_path / "machine.json").read_text())
-    assert machine["cores"] > 0 and machine["packages"]["lade"]
+    assert machine["cores"] > 0 and machine["packages"]["liblade"]
 
 
 def test_wrong_command_lines_are_refused(tmp_path):

@@ -3,6 +3,13 @@
 
 import sys
 
+if not hasattr(sys.modules["lade"], "_look_beside"):  # defined before the extension is imported
+    raise ImportError(
+        f"{sys.modules['lade'].__file__} is not of this package, which is liblade: another distribution named lade has replaced it."
+        " Run `pip uninstall lade liblade`, then install liblade again",
+        name="lade",
+    )
+
 try:
     from lade._nanobind._nb_backend_v1 import fill
 except ModuleNotFoundError as error:

@@ -17,6 +17,7 @@ import ctypes
 import functools
 import os
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -72,7 +73,9 @@ def _check_build() -> None:
     if torch.version.hip is not None:
         raise lade.UnsupportedError(f"this is PyTorch {version} for ROCm {torch.version.hip}; lade.torch needs CUDA")
     if torch.version.cuda is None:
-        raise lade.UnsupportedError(f"this is PyTorch {version} without CUDA; lade.torch needs a build with it")
+        raise lade.UnsupportedError(
+            f"this is PyTorch {version} without CUDA, which pins no memory; lade.torch's allocators need a build with it, load() does not"
+        )
     if not torch.compiled_with_cxx11_abi():
         raise lade.UnsupportedError(f"this PyTorch {version} was built with the C++ ABI of before 2011")
 
@@ -111,8 +114,8 @@ def _native() -> ctypes.CDLL:
     path = _native_path(minor)
     if not os.path.exists(path):
         raise lade.UnsupportedError(
-            f"this build of lade has no native part for PyTorch 2.{minor}: {os.path.basename(path)} is missing; in lade's sources, "
-            f"python/torch/headers build/torch {minor} && tools/wheel --torch-headers build/torch makes a wheel that has it"
+            f"this build of lade has no native part for PyTorch 2.{minor}: {os.path.basename(path)} is missing. In a clone of lade, "
+            f"`{sys.executable} -m pip install --force-reinstall --no-deps ./python` builds it for this PyTorch"
         )
     try:
         library = ctypes.CDLL(path)
