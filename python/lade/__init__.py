@@ -64,5 +64,9 @@ def _take_in() -> None:
 
 _take_in()
 
+from lade import _log  # noqa: E402
+
+_log.begin()
 from lade import safetensors  # noqa: E402, F401
+from lade._log import log_level  # noqa: E402, F401
 from lade.loader import Batch, Loader  # noqa: E402, F401

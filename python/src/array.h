@@ -18,6 +18,9 @@ nb::dict array_interface(const void *data, const Layout &layout);
 // The memory of an arena as DLPack names it: host memory on a software device, else that type, on the arena's device.
 DLDevice dlpack_device(const Block &block, int32_t type);
 
+// What NumPy calls where an array has no interface that it reads: memory of a GPU.
+[[noreturn]] void refuse_numpy(nb::handle self, const Block &block);
+
 // Properties, and what Python prints. `Array` has block() and layout(). `where`: how the array stands to its device.
 template <typename Array>
 void bind_array(nb::class_<Array> &type, const char *device_text = "Its device.", const char *where = " on ") {
@@ -49,8 +52,8 @@ void bind_array(nb::class_<Array> &type, const char *device_text = "Its device."
           "__repr__",
           [where](nb::handle self) {
             const Array &array = nb::cast<const Array &>(self);
-            return "<lade." + str_text(self.type().attr("__name__")) + " " + array.layout().text() + where +
-                   array.block().arena()->device().text() + ">";
+            return "<lade." + str_text(self.type().attr("__name__")) + " " + array.layout().text() + ", " +
+                   bytes_text(array.layout().bytes()) + where + array.block().arena()->device().text() + ">";
           });
 }
 

@@ -163,7 +163,7 @@ void bind_buffer(nb::module_ &module) {
       .def(
           "numpy", [](nb::handle self) { return nb::module_::import_("numpy").attr("asarray")(self); },
           "The buffer as a NumPy array, without a copy. Types that NumPy lacks are void types of their size.",
-          nb::sig("def numpy(self) -> typing.Any"));
+          nb::sig("def numpy(self) -> numpy.typing.NDArray[typing.Any]"));
 }
 
 } // namespace lade_python

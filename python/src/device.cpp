@@ -212,6 +212,22 @@ nb::dict allocator_usage(const AllocatorObject &self) {
   return out;
 }
 
+// False: of an allocator that is closed, or a parent's.
+bool usage_of(const AllocatorObject &self, lade_device_usage &usage) noexcept {
+  if (self.allocator->is_closed()) return false;
+  lade_device_usage_init(&usage);
+  return lade_device_usage_get(self.allocator->get(), &usage) == LADE_OK;
+}
+
+std::string allocator_text_of(const AllocatorObject &self) {
+  const std::string text = "<lade.DeviceAllocator on " + self.allocator->device().text();
+  lade_device_usage usage;
+  if (self.allocator->is_closed()) return text + ", closed>";
+  if (!usage_of(self, usage)) return text + ">";
+  return text + ", " + bytes_text(usage.allocated_bytes) + " allocated of " + bytes_text(usage.reserved_bytes) +
+         " reserved>";
+}
+
 std::string allocator_settings(const AllocatorObject &self) {
   size_t needed = 0;
   check(lade_device_settings_write(self.allocator->get(), nullptr, 0, &needed));
@@ -303,13 +319,21 @@ nb::dict cuda_array_interface(const DeviceBuffer &buffer) {
   return out;
 }
 
+nb::dict host_interface(const DeviceBuffer &buffer) {
+  if (!buffer.allocator().runtime().is_software())
+    throw nb::attribute_error("__array_interface__: the memory of a GPU is no memory of the host");
+  software_order(buffer, nb::none());
+  return array_interface(buffer.block().pointer(), buffer.layout());
+}
+
 void bind_device_buffer(nb::module_ &module) {
   nb::class_<DeviceBuffer> type(
       module, "DeviceBuffer", nb::is_weak_referenceable(),
       "An array in device memory: C-contiguous, its contents undefined at first.\n\n"
-      "It has ``__cuda_array_interface__`` (version 3, with the stream) and DLPack; on a software device DLPack alone, "
-      "as host\n"
-      "memory. The memory goes back to its allocator when the buffer and the last capsule of it are gone, in whatever "
+      "It has ``__cuda_array_interface__`` (version 3, with the stream) and DLPack; on a software device it is "
+      "host\n"
+      "memory, with ``__array_interface__`` and DLPack. The memory goes back to its allocator when the buffer and the "
+      "last capsule of it are gone, in whatever "
       "thread\n"
       "that is: work queued on its stream until then is safe. For other streams call DeviceAllocator.record_stream().");
   bind_array(type);
@@ -319,6 +343,14 @@ void bind_device_buffer(nb::module_ &module) {
       .def_prop_ro("__cuda_array_interface__", &cuda_array_interface,
                    "Version 3 of the interface. Not on software devices.",
                    nb::sig("def __cuda_array_interface__(self) -> dict[str, object]"))
+      .def_prop_ro("__array_interface__", &host_interface,
+                   "Version 3 of the interface; the stream's work is waited for. On software devices alone.",
+                   nb::sig("def __array_interface__(self) -> dict[str, object]"))
+      .def(
+          "__array__",
+          [](nb::handle self, nb::args, nb::kwargs) { refuse_numpy(self, nb::cast<DeviceBuffer &>(self).block()); },
+          nb::sig("def __array__(self, *args: object, **kwargs: object) -> typing.NoReturn"),
+          "TypeError: NumPy cannot read memory of a GPU. On software devices NumPy reads ``__array_interface__``.")
       .def("__dlpack__", &dlpack, nb::kw_only(), nb::arg("stream").none() = nb::none(),
            nb::arg("max_version").none() = nb::none(), nb::arg("dl_device").none() = nb::none(),
            nb::arg("copy").none() = nb::none(),
@@ -486,23 +518,27 @@ void bind_device(nb::module_ &module) {
           nb::arg("fraction"), "Limit reserved bytes to a share of the device's memory, from now on.")
       .def(
           "record_history",
-          [](const AllocatorObject &self, Natural max_entries) {
-            const lade_history_options options = history_options(max_entries.read("max_entries"));
+          [](const AllocatorObject &self, Natural max_entries, bool stacks) {
+            const lade_history_options options = history_options(max_entries.read("max_entries"), stacks);
             check(lade_device_history_set(self.allocator->get(), &options));
           },
-          nb::arg("max_entries").none() = nb::int_(100000),
-          nb::sig("def record_history(self, max_entries: int | None = 100000) -> None"),
-          "Keep the newest events, for snapshots; None: stop, and forget them.")
+          nb::arg("max_entries").none() = nb::int_(100000), nb::kw_only(), nb::arg("stacks") = true,
+          nb::sig("def record_history(self, max_entries: int | None = 100000, *, stacks: bool = True) -> None"),
+          "Keep the newest events, for snapshots; None: stop, and forget them. With the call stack of Python at each "
+          "unless "
+          "stacks is False: some microseconds for one.")
       .def(
           "snapshot",
           [](const AllocatorObject &self, nb::handle path, std::optional<std::string> format) {
             const Owner<Allocator> held = self.allocator;
-            snapshot_save(lade_part_device(held->get()), path, format);
+            return snapshot_of(lade_part_device(held->get()), path, format);
           },
-          nb::arg("path"), nb::arg("format").none() = nb::none(),
-          nb::sig("def snapshot(self, path: str | os.PathLike[str], format: str | None = None) -> None"),
-          "Write a picture of the memory to a file.\n\n"
-          "Parameters\n----------\npath : str or os.PathLike\nformat : str\n"
+          nb::arg("path").none() = nb::none(), nb::arg("format").none() = nb::none(),
+          nb::sig("@typing.overload\ndef snapshot(self, path: None = None, format: None = None) -> Snapshot: "
+                  "...\n@typing.overload\ndef snapshot(self, path: str | os.PathLike[str], format: str | None = None) "
+                  "-> None"),
+          "Write a picture of the memory to a file, or return it as a Snapshot, which a notebook shows.\n\n"
+          "Parameters\n----------\npath : str or os.PathLike\n    None: it is returned.\nformat : str\n"
           "    ``pickle`` (PyTorch's viewers open it), ``json``, ``html``, ``folded``, ``folded-segments``, "
           "``pprof``,\n"
           "    ``trace``, ``prometheus`` or ``openmetrics``; None: what the path's suffix means, as to\n"
@@ -528,9 +564,21 @@ void bind_device(nb::module_ &module) {
           "__exit__",
           [](const AllocatorObject &self, nb::args raised) { with_end(raised, [&] { self.allocator->close(true); }); },
           nb::sig("def __exit__(self, *args: object) -> None"))
-      .def("__repr__", [](const AllocatorObject &self) {
-        return "<lade.DeviceAllocator on " + self.allocator->device().text() +
-               (self.allocator->is_closed() ? ", closed>" : ">");
+      .def("__repr__", &allocator_text_of)
+      .def("_repr_html_", [](const AllocatorObject &self) {
+        Figures figures;
+        lade_device_usage usage;
+        if (usage_of(self, usage)) {
+          const auto add = [&](const char *name, uint64_t now, uint64_t peak) {
+            figures.emplace_back(name, bytes_text(now) + ", peak " + bytes_text(peak));
+          };
+          add("allocated", usage.allocated_bytes, usage.allocated_peak_bytes);
+          add("active", usage.active_bytes, usage.active_peak_bytes);
+          add("reserved", usage.reserved_bytes, usage.reserved_peak_bytes);
+          figures.emplace_back("free, largest block",
+                               bytes_text(usage.free_bytes) + ", " + bytes_text(usage.largest_free_bytes));
+        }
+        return figures_html(allocator_text_of(self), figures);
       });
 }
 

@@ -58,6 +58,11 @@ void bind_device_view(nb::module_ &module) {
           "__array_interface__", [](const DeviceView &view) { return interface(view, false); },
           "Version 3 of the interface. On software devices alone.",
           nb::sig("def __array_interface__(self) -> dict[str, object]"))
+      .def(
+          "__array__",
+          [](nb::handle self, nb::args, nb::kwargs) { refuse_numpy(self, nb::cast<DeviceView &>(self).block()); },
+          nb::sig("def __array__(self, *args: object, **kwargs: object) -> typing.NoReturn"),
+          "TypeError: NumPy cannot read memory of a GPU. On software devices NumPy reads ``__array_interface__``.")
       .def("__dlpack__", &dlpack, nb::kw_only(), nb::arg("stream").none() = nb::none(),
            nb::arg("max_version").none() = nb::none(), nb::arg("dl_device").none() = nb::none(),
            nb::arg("copy").none() = nb::none(),

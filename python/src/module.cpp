@@ -6,6 +6,8 @@
 #include "device.h"
 #include "device_view.h"
 #include "loader.h"
+#include "log.h"
+#include "observe.h"
 #include "pinned.h"
 #include "pipeline.h"
 #include "rmm_calls.h"
@@ -22,9 +24,11 @@ NB_MODULE(_lade, module) {
   // What lives at the interpreter's exit stays as it is (runtime.h, R3): no leak.
   nb::set_leak_warnings(false);
   bind_status(module);
+  bind_log(module); // its lines are delivered after the runtime's end (atexit)
   bind_runtime(module);
   bind_pinned(module);
   bind_device(module);
+  bind_observe(module);
   bind_tensor_view(module);
   bind_copies(module);
   bind_device_view(module);

@@ -8,6 +8,8 @@
 
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace lade_python {
 
@@ -26,12 +28,20 @@ template <typename Each> nb::dict stats_dict(Each each) {
   return out;
 }
 
-// Takes a snapshot of a part and saves it at `path` (str, bytes or os.PathLike) in `format`: a name, or None for the one that the
-// path's suffix means.
-void snapshot_save(const lade_part &part, nb::handle path, const std::optional<std::string> &format);
+// Figures for people: what they are, and how much.
+using Figures = std::vector<std::pair<const char *, std::string>>;
 
-// Options of a history of events without call stacks; none: off.
-lade_history_options history_options(std::optional<uint64_t> max_entries);
+// A table for notebooks, whose head is what the object says of itself.
+std::string figures_html(const std::string &head, const Figures &figures);
+
+// Takes a snapshot of a part, and saves it at `path` (str, bytes or os.PathLike) in `format`: a name, or None for the one that the
+// path's suffix means. A lade.Snapshot where the path is None.
+nb::object snapshot_of(const lade_part &part, nb::handle path, const std::optional<std::string> &format);
+
+// Options of a history of events, with call stacks of Python or without; none: off.
+lade_history_options history_options(std::optional<uint64_t> max_entries, bool stacks);
+
+void bind_observe(nb::module_ &module);
 
 } // namespace lade_python
 

@@ -323,6 +323,22 @@ void pool_reserve(const PoolObject &self, Natural nbytes, nb::handle device) {
                 [&](lade_pinned_pool *handle) { return lade_pinned_reserve(handle, bytes, near.ordinal); });
 }
 
+// False: of a pool that is closed, or a parent's.
+bool stats_of(const PoolObject &self, lade_pinned_stats &stats) noexcept {
+  if (self.pool->is_closed()) return false;
+  lade_pinned_stats_init(&stats);
+  return lade_pinned_stats_get(self.pool->get(), &stats) == LADE_OK;
+}
+
+std::string pool_text_of(const PoolObject &self) {
+  const std::string text = "<lade.PinnedPool near " + self.pool->device().text();
+  lade_pinned_stats stats;
+  if (self.pool->is_closed()) return text + ", closed>";
+  if (!stats_of(self, stats)) return text + ">";
+  return text + ", " + bytes_text(stats.in_use_bytes.current) + " in use of " +
+         bytes_text(stats.reserved_bytes.current) + " reserved>";
+}
+
 const char pool_text[] =
     "A cache of pinned host memory.\n\n"
     "A buffer that a stream has used is handed out again only after the work that was queued on the stream has "
@@ -342,7 +358,9 @@ const char pool_text[] =
     "magazine_bytes : int\n    What threads may keep for themselves, all together; 0: nothing. Default: 64 MiB, at "
     "most an eighth of the cap.\n"
     "event_batch : int\n    Frees covered by one event. Default: 16.\n"
-    "wait_ms : int\n    At the cap: wait so long for memory to come back before LimitError. Default: 0.\n"
+    "wait_ms : int\n    At the cap: wait so long for memory to come back, by a stream that is done or by another "
+    "thread, before "
+    "LimitError.\n    Default: 0.\n"
     "max_idle_ms : int\n    Give segments back that were not used for so long. Default: 0, never.\n"
     "prefault_threads : int\n    Threads that touch new memory before it is registered. Default: lade chooses.\n"
     "register_chunk_bytes : int\n    Register memory in chunks of this length. Default: 0, all at once.\n"
@@ -468,22 +486,26 @@ void bind_reports(nb::class_<PoolObject> &pool) {
            "What record_latencies() counted, by name.");
   pool.def(
       "record_history",
-      [](const PoolObject &self, Natural max_entries) {
-        const lade_history_options options = history_options(max_entries.read("max_entries"));
+      [](const PoolObject &self, Natural max_entries, bool stacks) {
+        const lade_history_options options = history_options(max_entries.read("max_entries"), stacks);
         check(lade_pinned_history_set(self.pool->get(), &options));
       },
-      nb::arg("max_entries").none() = nb::int_(100000),
-      nb::sig("def record_history(self, max_entries: int | None = 100000) -> None"),
-      "Keep the newest events, for snapshots; None: stop, and forget them.");
+      nb::arg("max_entries").none() = nb::int_(100000), nb::kw_only(), nb::arg("stacks") = true,
+      nb::sig("def record_history(self, max_entries: int | None = 100000, *, stacks: bool = True) -> None"),
+      "Keep the newest events, for snapshots; None: stop, and forget them. With the call stack of Python at each "
+      "unless "
+      "stacks is False: some microseconds for one.");
   pool.def(
       "snapshot",
       [](const PoolObject &self, nb::handle path, std::optional<std::string> format) {
         const Owner<Pool> held = self.pool;
-        snapshot_save(lade_part_pinned(held->get()), path, format);
+        return snapshot_of(lade_part_pinned(held->get()), path, format);
       },
-      nb::arg("path"), nb::arg("format").none() = nb::none(),
-      nb::sig("def snapshot(self, path: str | os.PathLike[str], format: str | None = None) -> None"),
-      "Write a picture of the memory to a file. As DeviceAllocator.snapshot().");
+      nb::arg("path").none() = nb::none(), nb::arg("format").none() = nb::none(),
+      nb::sig(
+          "@typing.overload\ndef snapshot(self, path: None = None, format: None = None) -> Snapshot: "
+          "...\n@typing.overload\ndef snapshot(self, path: str | os.PathLike[str], format: str | None = None) -> None"),
+      "Write a picture of the memory to a file, or return it. As DeviceAllocator.snapshot().");
   pool.def(
       "debug_last", [](const PoolObject &self) { return lade_pinned_debug_last(self.pool->get()); },
       "Text of the last finding with ``debug=True``; empty if there is none.");
@@ -540,14 +562,23 @@ void bind_pinned(nb::module_ &module) {
   pool.def(
       "__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> PinnedPool"));
   pool.def(
-      "__exit__",
-      [](const PoolObject &self, nb::args raised) {
-        with_end(
-            raised, [&] { self.pool->close(true); });
-      },
+      "__exit__", [](const PoolObject &self, nb::args raised) { with_end(raised, [&] { self.pool->close(true); }); },
       nb::sig("def __exit__(self, *args: object) -> None"));
-  pool.def("__repr__", [](const PoolObject &self) {
-    return "<lade.PinnedPool near " + self.pool->device().text() + (self.pool->is_closed() ? ", closed>" : ">");
+  pool.def("__repr__", &pool_text_of);
+  pool.def("_repr_html_", [](const PoolObject &self) {
+    Figures figures;
+    lade_pinned_stats stats;
+    if (stats_of(self, stats)) {
+      const auto add = [&](const char *name, const lade_pinned_gauge &gauge) {
+        figures.emplace_back(name, bytes_text(gauge.current) + ", peak " + bytes_text(gauge.peak));
+      };
+      add("in use", stats.in_use_bytes);
+      add("pending", stats.pending_bytes);
+      add("cached", stats.cached_bytes);
+      add("reserved", stats.reserved_bytes);
+      figures.emplace_back("hits, misses", std::to_string(stats.hits) + ", " + std::to_string(stats.misses));
+    }
+    return figures_html(pool_text_of(self), figures);
   });
 }
 

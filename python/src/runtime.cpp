@@ -2,6 +2,7 @@
 #include "runtime.h"
 
 #include "arena.h"
+#include "log.h"
 #include "natural.h"
 #include "stream.h"
 
@@ -197,6 +198,12 @@ Device device_default() {
   }
   if (status == LADE_OK) return Device{std::move(runtime), 0};
   if (status != LADE_ERR_NO_DEVICE && status != LADE_ERR_UNSUPPORTED) raise(status);
+  static bool is_told = false;
+  if (!is_told) {
+    is_told = true;
+    log_line(LADE_LOG_WARN, "the device is the software device, which is host memory, because no GPU can be used: " +
+                                std::string(lade_last_error()->text) + " (device=\"cpu\" asks for it)");
+  }
   return Device{RuntimeOpener::get("cpu"), 0};
 }
 

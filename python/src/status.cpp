@@ -174,6 +174,17 @@ static std::string text_of(PyObject *object) {
 std::string str_text(nb::handle object) { return text_of(PyObject_Str(object.ptr())); }
 std::string repr_text(nb::handle object) { return text_of(PyObject_Repr(object.ptr())); }
 
+std::string bytes_text(uint64_t bytes) {
+  static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (bytes < 1024) return std::to_string(bytes) + " B";
+  double value = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  for (; value >= 1024 && unit < 5; unit++) value /= 1024;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f %s", value, units[unit]);
+  return text;
+}
+
 std::string class_text(nb::handle object) {
   nb::handle type(reinterpret_cast<PyObject *>(Py_TYPE(object.ptr())));
   const std::string name = str_text(type.attr("__qualname__")), module = str_text(type.attr("__module__"));

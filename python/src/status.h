@@ -70,6 +70,8 @@ const char *c_text(const std::string &text, const char *name);
 
 // What an object is, for messages: its class, with the module where that is not builtins.
 std::string class_text(nb::handle object);
+// "512 B", "1.5 MiB".
+std::string bytes_text(uint64_t bytes);
 
 void bind_status(nb::module_ &module);
 

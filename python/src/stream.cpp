@@ -168,8 +168,14 @@ bool keeps_order_itself(nb::handle stream) {
 void bind_stream(nb::module_ &module) {
   nb::class_<StreamObject>(
       module, "Stream",
-      "A stream that lade made: Device.stream(). Destroyed with its last reference; its work still finishes.\n\n"
-      "Others' streams need no wrapping: every call takes them.")
+      "A stream of a device's own, as Device.stream() makes. Destroyed with its last reference; its work still "
+      "finishes.\n\n"
+      "Others' streams need no wrapping: every call takes them.\n\n"
+      "Parameters\n----------\ndevice : Device, int, str, torch.device or None\n    As lade.device().")
+      .def(
+          "__init__",
+          [](StreamObject *self, nb::handle device) { new (self) StreamObject(stream_create(device_from(device))); },
+          nb::arg("device").none() = nb::none(), nb::sig("def __init__(self, device: DeviceLike = None) -> None"))
       .def_prop_ro(
           "handle", [](const StreamObject &stream) { return reinterpret_cast<uintptr_t>(stream.stream->get()); },
           "The ``cudaStream_t`` as an int.")

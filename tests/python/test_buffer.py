@@ -71,4 +71,4 @@ def test_every_array_says_what_it_is(tmp_path, kind):
     assert type(array) is getattr(lade, kind)
     assert (array.nbytes, array.shape, array.ndim, array.dtype, array.itemsize) == (12, shape, len(shape), dtype, like.itemsize)
     assert len(array) == shape[0] and array.ptr == like.ctypes.data and array.device == device
-    assert repr(array) == f"<lade.{kind} {shape} {dtype} {where} cpu:0>"
+    assert repr(array) == f"<lade.{kind} {shape} {dtype}, 12 B {where} cpu:0>"

@@ -29,7 +29,8 @@ def test_there_are_six_and_each_is_short():
 def test_a_recipe_runs(name, tmp_path):
     recipes.prepare(tmp_path)
     done = subprocess.run([sys.executable, "-c", RECIPES[name]], capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert done.returncode == 0 and done.stderr == "" and done.stdout, done.stdout + done.stderr
+    told = [line for line in done.stderr.splitlines() if "is the software device" not in line]  # without a GPU
+    assert done.returncode == 0 and told == [] and done.stdout, done.stdout + done.stderr
 
 
 def test_code_compiles():
