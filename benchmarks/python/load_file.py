@@ -274,7 +274,7 @@ def phases(bench, rounds, emit):
             times.append(time.perf_counter())
             taken.setdefault(name, []).append(times[-1] - times[-2])
 
-        file = lade.safetensors.safe_open(bench.path, "pt" if bench.torch else "np", bench.device)
+        file = lade.safetensors.safe_open(bench.path, "pt" if bench.torch else "np", bench.device, direct=None if bench.gpu else False)
         over("open")
         tensors = file._load(mark=over)
         bench.synchronize()

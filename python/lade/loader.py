@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import operator
 import os
+import re
 import sys
+import tarfile
 import threading
 from collections.abc import Iterable, Mapping
 
@@ -122,26 +124,74 @@ def _index_from(source, fields, record_bytes):
     if record_bytes is None and fields is None:
         raise lade.InvalidArgumentError('fields is None; expected names of tar members\' extensions, such as "jpg,cls", or record_bytes')
     index = lade.RecordIndex(fields)
-    for path in [source] if isinstance(source, (str, bytes, os.PathLike)) else source:
+    paths = [part for path in ([source] if isinstance(source, (str, bytes, os.PathLike)) else source) for part in _expanded(path)]
+    for path in paths:
         if record_bytes is not None:
             index.add_fixed(path, record_bytes)
         else:
-            index.add_tar(path)
+            _add_tar(index, path)
+    if record_bytes is None and len(index) == 0 and paths:
+        found = _extensions(paths[0])
+        if found:
+            raise lade.InvalidArgumentError(f"fields is {fields!r}, which no record has; those of {_text(paths[0])} have {found}")
     return index
+
+
+def _expanded(path):
+    """``"train-{000000..000003}.tar"`` as four paths, where there is no file of that name."""
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    found = re.fullmatch(r"(.*?)\{(\d+)\.\.(\d+)\}(.*)", text, re.DOTALL) if isinstance(text, str) else None
+    if found is None or os.path.exists(text):
+        return [path]
+    head, first, last, tail = found.groups()
+    if int(first) > int(last):
+        raise lade.InvalidArgumentError(f"source has {text!r}; expected numbers that rise in {{{first}..{last}}}")
+    width = len(first) if first.startswith("0") else 0
+    return [part for number in range(int(first), int(last) + 1) for part in _expanded(f"{head}{number:0{width}}{tail}")]
+
+
+def _add_tar(index, path):
+    """Adds a tar file; an error about a field that its records lack says which they have."""
+    try:
+        index.add_tar(path)
+    except lade.FormatError as error:
+        found = _extensions(path) if "lacks the field" in str(error) else ""
+        if not found:
+            raise
+        raise type(error)(f"{error}; the first records have {found}") from error
+
+
+def _text(path):
+    return os.fsdecode(path)
+
+
+def _extensions(path):
+    """The fields that the first members of a tar file would be, as text."""
+    found = {}
+    try:
+        with tarfile.open(_text(path), "r:") as archive:
+            for member, _ in zip(archive, range(100)):
+                _, dot, extension = os.path.basename(member.name).partition(".")
+                if member.isfile() and dot:
+                    found[extension] = None
+    except (tarfile.TarError, OSError):
+        return ""
+    return ", ".join(map(repr, found))
 
 
 class _Epoch:
     """The batches of one epoch, or of what is left of it."""
 
     def __init__(self, loader):
-        self._loader, self._epoch, self._over = loader, None, False
+        self._loader, self._epoch = loader, None
+        self._told = loader._iterated  # no cycle: a loader that is let go of gives its memory back
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        if not self._over:
-            batch, self._epoch, self._over = self._loader._take(self._epoch)
+        if not self._told["is_over"]:
+            batch, self._epoch, self._told["is_over"] = self._loader._take(self._epoch)
             if batch is not None:
                 return batch
         raise StopIteration
@@ -150,12 +200,15 @@ class _Epoch:
 class Loader:
     """Batches of records in device memory, read ahead by threads.
 
-    ``for batch in loader`` goes through one epoch, or what is left of it; ``next(loader)`` goes on over all epochs.
+    ``for batch in loader`` goes through one epoch; ``next(loader)`` goes on over all epochs. A ``for`` that comes after another one begins
+    an epoch, also where that one ended early, and the first one again where all are over. After load_state_dict(), and after ``next()``, it
+    goes through what is left.
 
     Parameters
     ----------
     source : RecordIndex, path, or sequence of paths
         Paths are of tar files, which needs `fields`, or of files of records of one size, which needs `record_bytes`.
+        ``"train-{000000..000003}.tar"`` is four files.
     batch_size : int or None
         Records of a batch. None: as many as `batch_bytes` allows.
     fields : str or sequence of str
@@ -274,6 +327,7 @@ class Loader:
         return count // world if equal_ranks else (count - rank + world - 1) // world
 
     def _begin(self, state):
+        self._iterated = None  # the for that was begun last
         self._ahead, self._state_before = [], None  # what was taken and is not handed out: a batch, or None at the end of all
         self._native = _lade._Loader(self.index, self._pipeline, self._allocator, stream=self._own_stream or self._stream, resume=state,
                                      **self._options)
@@ -326,9 +380,24 @@ class Loader:
 
     def __iter__(self):
         self._own()
-        return _Epoch(self)
+        with self._lock:
+            if self._iterated is not None:
+                self._restart(self._iterated["is_over"])
+            self._iterated = {"is_over": False}
+            return _Epoch(self)
+
+    def _restart(self, is_over):
+        """After a ``for``: at the beginning of the next epoch, where that one did not reach its end, or of the first, where all are over."""
+        state = self._state_before or self._native.state()
+        epoch = state["epoch"] + (state["position"] > 0)
+        if epoch >= (self._options["epochs"] or 1 << 64):
+            epoch = 0
+        elif is_over or state["position"] == 0:
+            return  # it is there, and has read ahead
+        self.load_state_dict({**state, "epoch": epoch, "position": 0})
 
     def __next__(self):
+        self._iterated = None
         batch, _, _ = self._take(None)
         if batch is None:
             raise StopIteration
@@ -366,6 +435,7 @@ class Loader:
             following = _lade._Loader(self.index, self._pipeline, self._allocator, stream=self._own_stream or self._stream, resume=state,
                                       **self._options)
             self._native, self._ahead, self._state_before = following, [], None
+            self._iterated = None
 
     def stats(self):
         """Counters: batches, records, skipped_records, skipped_batches, skips_listed."""

@@ -9,6 +9,10 @@ was imported, what is raised is also an instance of its own ``SafetensorError``.
 Tensors are torch's where torch was imported, else CuPy's where that was imported, else NumPy arrays on a software device and
 :class:`lade.DeviceBuffer` on a GPU; ``framework`` chooses. Device ``"cpu"`` is the software device: its memory is host memory.
 
+On ``"cpu"`` tensors of torch and NumPy are views of the mapped file, as of the ``safetensors`` package: nothing is read before it is used, and
+what is written stays in the process. The file must not be changed or cut meanwhile; to replace it is no change. With a pipeline, an allocator, a
+stream, ``direct`` or ``per_tensor`` the bytes are read into memory instead.
+
 A pipeline and an allocator for each device are kept for the next call; :func:`release` gives them back.
 """
 
@@ -22,7 +26,9 @@ import errno
 import json
 import operator
 import os
+import re
 import sys
+import tempfile
 import threading
 import weakref
 
@@ -32,7 +38,18 @@ from lade import _slices
 from lade._arguments import class_text, take, take_function, take_path, wrong_type
 from lade._errors import Joined
 
-__all__ = ["SafetensorError", "Save", "load_file", "release", "safe_open", "save_file"]
+__all__ = [
+    "SafetensorError",
+    "Save",
+    "load",
+    "load_file",
+    "load_model",
+    "release",
+    "safe_open",
+    "save",
+    "save_file",
+    "save_model",
+]
 
 _HEADER_MOST = 100_000_000
 _KEPT_DEVICES = 8
@@ -202,7 +219,10 @@ def _device_from(device):
     kind, _, ordinal = text.partition(":")
     if kind not in ("cuda", "cpu") or (ordinal and not ordinal.isdecimal()) or text.endswith(":"):
         raise _error(f"device {text} is invalid")
-    return lade.device(text)
+    try:
+        return lade.device(text)
+    except (lade.NoDeviceError, lade.UnsupportedError) as error:
+        raise type(error)(f'{error}; device="cpu" loads into host memory') from error
 
 
 def _stage(device, pipeline, allocator, local_ranks):
@@ -407,6 +427,42 @@ _OF_FRAMEWORK = {
                        lambda load, names, kinds, device: dict(zip(names, load.views()))),
 }
 
+
+# --- mapped files ------------------------------------------------------------------------------------------------------
+
+
+class _Mapped:
+    """The files of a checkpoint in the process' address space, for tensors that are views of them. The views keep the mappings."""
+
+    def __init__(self, file):
+        self._file, self._maps = file, {}
+
+    def _map(self, entry):
+        if entry.file not in self._maps:
+            self._maps[entry.file] = self._file.map(entry.number)
+        return self._maps[entry.file]
+
+    def tensor(self, of, entry, kind, shape, device):
+        """A tensor of the framework; where its elements do not begin at a multiple of their size, in memory of its own."""
+        if entry.bytes == 0:
+            return _torch_empty(kind, shape, device) if of == "torch" else _loaded_numpy().empty(shape, kind)
+        mapped, size = self._map(entry), kind.itemsize
+        if entry.offset + entry.bytes > len(mapped):
+            raise lade.TruncatedError(f"tensor {entry.name} ends at byte {entry.offset + entry.bytes} of a file that has {len(mapped)} now")
+        if of == "numpy":
+            array = _loaded_numpy().frombuffer(mapped, "uint8", entry.bytes, entry.offset)
+            return (array.copy() if entry.offset % size else array).view(kind).reshape(shape)
+        torch = _loaded("torch")
+        tensor = torch.frombuffer(mapped, dtype=torch.uint8, count=entry.bytes, offset=entry.offset)
+        return (tensor.clone() if entry.offset % size else tensor).view(kind).view(shape)
+
+
+def _loaded_numpy():
+    import numpy
+
+    return numpy
+
+
 _Entry = collections.namedtuple("_Entry", "number name dtype shape bytes file offset")
 
 
@@ -479,8 +535,10 @@ class safe_open:
         take("direct", direct, bool, "True or False", optional=True)
         if framework is not None and str(framework) not in _FRAMEWORKS:
             raise _error(f"framework {framework} is invalid")
-        self._at = _stage(device, pipeline, allocator, local_ranks)
-        self._framework = _framework_from(framework, self._at.device)
+        plain = all(value is None for value in (pipeline, allocator, stream, direct, local_ranks))
+        self._stage = None if plain else _stage(device, pipeline, allocator, local_ranks)
+        self._device = _device_from(device) if plain else self._stage.device
+        self._framework = _framework_from(framework, self._device)
         if self._framework == "torch" and not _loaded("torch"):
             import torch  # noqa: F401
         self._stream, self._direct = stream, direct
@@ -489,6 +547,14 @@ class safe_open:
         except (lade.FormatError, lade.TruncatedError, lade.IOError, lade.InvalidArgumentError) as error:
             raise _open_error(os.fsdecode(path), error) from error
         self._numbers = None  # of the tensors, by name, once one is asked for
+        self._is_mapped = plain and self._framework in ("torch", "numpy") and self._device == lade.software_device()
+
+    @property
+    def _at(self):
+        """What is read goes through it: made when it is first needed."""
+        if self._stage is None:
+            self._stage = _stage(self._device, None, None, None)
+        return self._stage
 
     def __enter__(self):
         self._open_file()
@@ -540,13 +606,15 @@ class safe_open:
         return _Entry(number, name, *self._open_file().tensor(number))
 
     def _target(self):
-        stream = _stream_from(self._stream, self._framework, self._at.device)
+        stream = _stream_from(self._stream, self._framework, self._device)
         return (self._at.pipeline, self._at.allocator, stream)
 
     def _load(self, numbers=None, per_tensor=False, progress=None, mark=lambda step: None):
         """The tensors of these numbers by name; None: all. They are made while their bytes are read. `mark` is told each step."""
-        file, device, of = self._open_file(), self._at.device, _OF_FRAMEWORK[self._framework]
+        file, device, of = self._open_file(), self._device, _OF_FRAMEWORK[self._framework]
         kinds = self._kinds(file, numbers)  # before anything is read
+        if self._is_mapped and not per_tensor:
+            return self._load_mapped(file, numbers, kinds, progress)
         load = file.start(self._target(), numbers, per_tensor, self._direct)
         tensors = {}
         try:
@@ -561,6 +629,18 @@ class safe_open:
             tensors.clear()
             load.close()
             raise
+        return tensors
+
+    def _load_mapped(self, file, numbers, kinds, progress):
+        of, mapped, tensors, total = _OF_FRAMEWORK[self._framework], _Mapped(file), {}, 0
+        numbers = range(file.count()) if numbers is None else numbers
+        for number, name in zip(numbers, file.names(None if isinstance(numbers, range) else numbers)):
+            entry = _Entry(number, name, *file.tensor(number))
+            shape = of.shape(name, entry.dtype, entry.shape)
+            tensors[name] = mapped.tensor(self._framework, entry, kinds[entry.dtype], shape, self._device)
+            total += entry.bytes
+        if progress is not None:
+            progress(total, total)
         return tensors
 
     def _kinds(self, file, numbers):
@@ -581,7 +661,7 @@ class safe_open:
         return of.dtype(entry.name, entry.dtype), of.shape(entry.name, entry.dtype, entry.shape)
 
     def _make(self, buffer, kind, shape):
-        return _OF_FRAMEWORK[self._framework].make(buffer, kind, shape, self._at.device)
+        return _OF_FRAMEWORK[self._framework].make(buffer, kind, shape, self._device)
 
     def get_tensor(self, name):
         """One tensor, in memory of its own."""
@@ -684,6 +764,85 @@ def load_file(filename, device="cuda:0", *, framework=None, tensors=None, pipeli
                    local_ranks=local_ranks) as file:
         numbers = None if tensors is None else list(dict.fromkeys(map(file._number, tensors)))
         return file._load(numbers, per_tensor, progress)
+
+
+def load(data, device="cpu", *, framework=None):
+    """Load tensors from the bytes of a file in the format.
+
+    Parameters
+    ----------
+    data : bytes
+        Or what shows its memory as bytes do.
+    device, framework
+        As for :func:`load_file`.
+
+    Returns
+    -------
+    dict
+        Tensors by name, in the order of their bytes.
+
+    Raises
+    ------
+    SafetensorError
+        The bytes are not in the format, and in which way.
+    """
+    view = memoryview(data)
+    file = os.memfd_create("lade.safetensors.load")
+    try:
+        for begin in range(0, view.nbytes, 1 << 30):
+            rest = view.cast("B")[begin : begin + (1 << 30)]
+            while rest:
+                rest = rest[os.write(file, rest) :]
+        return load_file(f"/proc/self/fd/{file}", device, framework=framework)
+    finally:
+        os.close(file)
+
+
+def _same_memory(state):
+    """Of torch tensors by name: the name of the first, sorted, that lies in the same bytes, for each that is not that one."""
+    first, same = {}, {}
+    for name in sorted(state):
+        tensor = state[name]
+        place = (str(tensor.device), tensor.data_ptr(), tensor.nbytes)
+        if tensor.nbytes and tensor.data_ptr() and first.setdefault(place, name) != name:
+            same[name] = first[place]
+    return same
+
+
+def load_model(model, filename, strict=True, device="cpu", **options):
+    """Load a checkpoint into a module of torch.
+
+    Names that the file lacks are no miss where the model has their memory under a name that the file has: tied weights.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    filename : str or os.PathLike
+    strict : bool
+        Raise RuntimeError where names are missing, or are not the model's.
+    device
+        Where the tensors are loaded to, before they are copied into the model's.
+    **options
+        Of :func:`load_file`.
+
+    Returns
+    -------
+    tuple of (list of str, list of str)
+        Names that the file lacks, and names that the model has not.
+    """
+    take("strict", strict, bool, "True or False")
+    tensors = load_file(filename, device, framework="torch", **options)
+    own = model.state_dict()
+    groups = {}
+    for name, first in _same_memory(own).items():
+        groups.setdefault(first, [first]).append(name)
+    given = {name for names in groups.values() if any(name in tensors for name in names) for name in names}
+    missing = [name for name in own if name not in tensors and name not in given]
+    unexpected = [name for name in tensors if name not in own]
+    if strict and (missing or unexpected):
+        raise RuntimeError(f"{os.fsdecode(os.fspath(filename))} does not fit {type(model).__name__}: missing {missing}, unexpected {unexpected}")
+    model.load_state_dict(tensors, strict=False)
+    return missing, unexpected
 
 
 # --- saving ------------------------------------------------------------------------------------------------------------
@@ -926,8 +1085,22 @@ class Save:
         return f"<lade.safetensors.Save: {state}>"
 
 
-def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, sync=True, progress=None, wait=True, stage_bytes=0,
-              pipeline=None, allocator=None, stream=None, local_ranks=None):
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+
+
+def _size(name, value):
+    """Bytes of an int, or of a text such as "5GB" or "500 MiB"."""
+    if not isinstance(value, str):
+        return _count(name, value)
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+    unit = _UNITS.get(found[2].upper()) if found else None
+    if unit is None:
+        raise lade.InvalidArgumentError(f'{name} is {value!r}; expected bytes, such as 5000000000, "5GB" or "4.5GiB"')
+    return _count(name, int(float(found[1]) * unit) if "." in found[1] else int(found[1]) * unit)
+
+
+def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, max_shard_size=None, sync=True, progress=None, wait=True,
+              stage_bytes=0, pipeline=None, allocator=None, stream=None, local_ranks=None):
     """Save tensors in the format, byte for byte as the ``safetensors`` package does.
 
     The file appears under its name when it is complete; after an error the name is as it was.
@@ -943,6 +1116,8 @@ def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, sync=True,
     max_shard_bytes : int
         Of tensors in one file; when there are more, several files and an index ``filename + ".index.json"`` are written. 0: one
         file.
+    max_shard_size : int, str or None
+        The same, also as text: ``"5GB"`` (10^9), ``"5GiB"`` (2^30). None: max_shard_bytes.
     sync : bool
         The file is on stable storage before it gets its name.
     progress : function(bytes_done, bytes) or None
@@ -966,6 +1141,10 @@ def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, sync=True,
     """
     path = take_path("filename", filename)
     max_shard_bytes = _count("max_shard_bytes", max_shard_bytes)
+    if max_shard_size is not None:
+        if max_shard_bytes:
+            raise lade.InvalidArgumentError(f"max_shard_size is {max_shard_size!r} and max_shard_bytes {max_shard_bytes}; expected one of both")
+        max_shard_bytes = _size("max_shard_size", max_shard_size)
     take("sync", sync, bool, "True or False")
     take_function("progress", progress, "a function(bytes_done, bytes)")
     take("pipeline", pipeline, _lade.Pipeline, "a lade.Pipeline", optional=True)
@@ -983,3 +1162,44 @@ def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, sync=True,
         if not wait:
             return Save(_lade._save_begin(path, targets, entries, texts, max_shard_bytes, sync, stage_bytes), entries)
         _lade._save(path, targets, entries, texts, max_shard_bytes, sync, progress)
+
+
+def save(tensors, metadata=None):
+    """The bytes of a file with these tensors: what :func:`save_file` writes.
+
+    Parameters
+    ----------
+    tensors, metadata
+        As for :func:`save_file`.
+
+    Returns
+    -------
+    bytes
+    """
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
+        path = os.path.join(folder, "tensors")
+        save_file(tensors, path, metadata, sync=False)
+        with open(path, "rb") as file:
+            return file.read()
+
+
+def save_model(model, filename, metadata=None, force_contiguous=True, **options):
+    """Save the tensors of a module of torch. Tied weights are saved once, by the first of their names, sorted.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    filename : str or os.PathLike
+    metadata : dict of str or None
+        Texts for the header, which also tells the other names of tied weights.
+    force_contiguous : bool
+        Save copies of tensors that are not in C order. False: they are a ValueError.
+    **options
+        Of :func:`save_file`.
+    """
+    take("force_contiguous", force_contiguous, bool, "True or False")
+    state = model.state_dict()
+    same = _same_memory(state)
+    texts = {**same, **(metadata or {})}
+    tensors = {name: tensor.contiguous() if force_contiguous else tensor for name, tensor in state.items() if name not in same}
+    save_file(tensors, filename, texts or metadata, **options)

@@ -22,9 +22,16 @@
 
 #include <nanobind/stl/string.h>
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <map>
 #include <optional>
+#include <utility>
 
 namespace lade_python {
 
@@ -221,6 +228,53 @@ nb::list checkpoint_files(Checkpoint &self) {
   for (uint64_t i = 0; i < count; i++)
     out.append(nb::steal(PyUnicode_DecodeFSDefault(lade_safetensors_file_path(self.file->handle, i))));
   return out;
+}
+
+// --- mapped files ----------------------------------------------------------------------------------------------------
+
+// A file in the process' address space, private to it: what lade._lade._Mapping wraps. It needs no descriptor.
+struct Mapping {
+  void *memory = nullptr;
+  size_t bytes = 0;
+  Mapping() = default;
+  Mapping(Mapping &&other) noexcept
+      : memory(std::exchange(other.memory, nullptr)), bytes(std::exchange(other.bytes, 0)) {}
+  ~Mapping() {
+    if (memory) munmap(memory, bytes);
+  }
+};
+
+int mapping_buffer(PyObject *self, Py_buffer *view, int flags) noexcept {
+  const Mapping &mapping = *nb::inst_ptr<Mapping>(self);
+  return PyBuffer_FillInfo(view, self, mapping.memory, static_cast<Py_ssize_t>(mapping.bytes), 0, flags);
+}
+
+PyType_Slot mapping_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void *>(&mapping_buffer)}, {0, nullptr}};
+
+// The file that the bytes of a tensor are in, as it was opened.
+Mapping checkpoint_map(Checkpoint &self, uint64_t number) {
+  lade_endpoint source;
+  check(lade_safetensors_endpoint(self.file->handle, number, 0, 0, &source));
+  const bool is_open = source.kind == LADE_ENDPOINT_FILE;
+  const int fd = is_open ? source.fd : open(source.name, O_RDONLY | O_CLOEXEC);
+  struct stat status;
+  void *memory = MAP_FAILED;
+  size_t bytes = 0;
+  if (fd >= 0 && fstat(fd, &status) == 0) {
+    bytes = static_cast<size_t>(status.st_size);
+    memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
+  }
+  const int fault = errno;
+  if (!is_open && fd >= 0) close(fd);
+  if (memory == MAP_FAILED) {
+    errno = fault;
+    PyErr_SetFromErrnoWithFilename(PyExc_OSError, source.name);
+    throw nb::python_error();
+  }
+  Mapping mapping;
+  mapping.memory = memory;
+  mapping.bytes = bytes;
+  return mapping;
 }
 
 // --- loading ---------------------------------------------------------------------------------------------------------
@@ -805,16 +859,21 @@ void save_end(SaveObject &self, bool cancel) {
 void bind_safetensors(nb::module_ &module) {
   nb::class_<Checkpoint>(module, "_Checkpoint", "A checkpoint that is open: lade.safetensors has the calls for users.")
       .def("__init__", &checkpoint_init, nb::arg("path"))
-      .def("count", [](Checkpoint &self) { return self.file->count(); })
+      .def(
+          "count", [](Checkpoint &self) { return self.file->count(); })
       .def("names", &checkpoint_names, nb::arg("tensors").none() = nb::none())
       .def("tensor", &checkpoint_tensor, nb::arg("number"))
       .def("dtypes", &checkpoint_dtypes, nb::arg("tensors").none() = nb::none())
       .def("metadata", &checkpoint_metadata)
       .def("files", &checkpoint_files)
+      .def("map", &checkpoint_map, nb::arg("number"))
       .def("start", &checkpoint_start, nb::arg("target"), nb::arg("tensors").none(), nb::arg("per_tensor"),
            nb::arg("direct").none())
       .def("read", &checkpoint_read, nb::arg("target"), nb::arg("number"), nb::arg("ranges"), nb::arg("bytes"),
            nb::arg("direct"));
+  nb::class_<Mapping>(module, "_Mapping", nb::type_slots(mapping_slots),
+                      "A file in memory: lade.safetensors has the calls for users.")
+      .def("__len__", [](const Mapping &mapping) { return mapping.bytes; });
   nb::class_<LoadObject>(module, "_Load", "A load that is under way: lade.safetensors has the calls for users.")
       .def("capsules", &load_capsules, nb::arg("names"), nb::arg("types"), nb::arg("stream").none())
       .def("rows", &load_rows)

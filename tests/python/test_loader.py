@@ -83,10 +83,16 @@ def test_each_loop_is_an_epoch(made):
     assert [labels(made(shuffle=True, seed=3))] == epochs[:1]
 
 
-def test_epochs_end(made):
-    loader = made(epochs=2)
-    assert [sum(1 for _ in loader) for _ in range(4)] == [7, 7, 0, 0]
-    assert len([batch.number for batch in iter(lambda: next(loader, None), None)]) == 0
+def test_epochs_end_for_next_and_begin_again_for_a_loop(made):
+    loader = made(epochs=2, shuffle=True)
+    epochs = [labels(loader) for _ in range(4)]
+    assert epochs[2:] == epochs[:2] and epochs[0] != epochs[1] and len(epochs[0]) == COUNT
+    assert next(loader, None) is None
+    assert labels(made(epochs=1)) == labels(made())
+    ended = made(epochs=1)
+    labels(ended)
+    state = ended.state_dict()
+    assert labels(made(epochs=1, state=state)) == []  # what is left
 
 
 def test_next_goes_on_over_epochs(made):
@@ -94,13 +100,62 @@ def test_next_goes_on_over_epochs(made):
     assert [batch.epoch for batch in iter(lambda: next(loader, None), None)] == [0] * 7 + [1] * 7
 
 
-def test_loop_goes_on_where_another_was_left(made):
-    loader = made()
+def test_a_loop_after_one_that_was_left_begins_an_epoch(made):
+    loader, whole = made(shuffle=True), made(shuffle=True)
+    epochs = [[batch.numbers() for batch in whole] for _ in range(3)]
     for batch in loader:
         if batch.number == 2:
             break
+    del batch
+    assert [batch.numbers() for batch in loader] == epochs[1]
+    next(iter(loader))
+    assert next(loader).epoch == 2  # goes on there
+    assert [batch.numbers() for batch in loader] == epochs[2][2:]
+    left = iter(loader)
+    assert [batch.epoch for batch in loader] == [3] * 7  # no batch was taken: it is at the beginning
+    del left
+
+
+def test_a_loop_that_is_left_at_once_reads_no_more(made):
+    """Nothing that was read ahead is dropped between epochs that reach their ends."""
+    loader = made(epochs=3)
+    native = loader._native
+    assert [sum(1 for _ in loader) for _ in range(3)] == [7, 7, 7] and loader._native is native
+    assert sum(1 for _ in loader) == 7 and loader._native is not native
+
+
+def test_a_state_is_of_a_place_in_a_loop(made):
+    loader = made()
+    for batch in loader:
+        if batch.number == 2:
+            state = loader.state_dict()
+            break
+    del batch
+    loader.load_state_dict(state)
     assert [batch.number for batch in loader] == [3, 4, 5, 6]
     assert [batch.number for batch in loader] == [7, 8, 9, 10, 11, 12, 13]
+
+
+def test_names_with_numbers_in_braces_are_several_files(tmp_path, device):
+    for number in range(8, 12):
+        (tmp_path / f"rows-{number:03d}.bin").write_bytes(bytes([number]) * 20)
+    (tmp_path / "{1..2}.bin").write_bytes(bytes(30))
+    loader = lade.Loader(f"{tmp_path}/rows-{{008..011}}.bin", 8, record_bytes=10, device=device)
+    assert [int(value) for batch in loader for value in np.from_dlpack(batch[0])[:, 0]] == [8, 8, 9, 9, 10, 10, 11, 11]
+    assert len(lade.Loader([str(tmp_path / "{1..2}.bin")], 8, record_bytes=10, device=device).index) == 3  # a file of that name
+    with pytest.raises(lade.IOError, match="rows-012"):
+        lade.Loader(f"{tmp_path}/rows-{{011..012}}.bin", 8, record_bytes=10, device=device)
+    with pytest.raises(lade.InvalidArgumentError, match="numbers that rise"):
+        lade.Loader(f"{tmp_path}/rows-{{2..1}}.bin", 8, record_bytes=10, device=device)
+
+
+@pytest.mark.parametrize("fields", ["imgg,cls", "jpg", ["png", "txt"]])
+def test_a_misspelt_field_names_those_that_there_are(tmp_path, device, fields):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in ("a/0.img", "a/0.cls", "a/1.img", "a/1.cls"):
+            tar.addfile(tarfile.TarInfo(name))
+    with pytest.raises((lade.FormatError, lade.InvalidArgumentError), match="have 'img', 'cls'"):
+        lade.Loader(tmp_path / "a.tar", 1, fields=fields, device=device)
 
 
 def test_drop_last_and_length(made):
@@ -608,7 +663,7 @@ def test_dataset_of_torch(made):
     assert len(loader) == 7 and [batch.number for batch in loader] == list(range(7))
     with pytest.raises(RuntimeError, match="num_workers=0"):
         list(data.DataLoader(dataset, batch_size=None, num_workers=1))
-    assert [batch.epoch for batch in dataset] == [1] * 7
+    assert [batch.epoch for batch in dataset] == [1] * 7 and [batch.epoch for batch in dataset] == [0] * 7
 
 
 def test_virtual_clock(made, sim):

@@ -414,13 +414,13 @@ def test_a_handler_may_load_and_release_in_the_midst_of_a_load(path, monkeypatch
     def interrupted(device, **options):
         if not inner:
             inner.append(None)  # once
-            inner.append(ours.load_file(path, device="cpu", framework="np"))
+            inner.append(ours.load_file(path, device="cpu", framework="np", direct=False))
             ours.release()
         return make(device, **options)
 
     ours.release()
     monkeypatch.setattr(lade, "Pipeline", interrupted)
-    for loaded in (ours.load_file(path, device="cpu", framework="np"), inner[1]):
+    for loaded in (ours.load_file(path, device="cpu", framework="np", direct=False), inner[1]):
         assert (loaded["weights"] == TENSORS["weights"]).all()
 
 
