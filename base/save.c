@@ -25,6 +25,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <linux/openat2.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -33,6 +34,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -85,6 +87,17 @@ static bool is_under_name(int folder, const char *name, int fd) {
   struct stat of_name, of_file;
   return fstat(fd, &of_file) == 0 && fstatat(folder, name, &of_name, AT_SYMLINK_NOFOLLOW) == 0 &&
          of_name.st_dev == of_file.st_dev && of_name.st_ino == of_file.st_ino;
+}
+
+int ladei_file_reserve(int fd, int mode, uint64_t begin, uint64_t end) {
+  struct statfs system;
+  if (end > INT64_MAX) return EFBIG;
+  if (fstatfs(fd, &system) != 0) return errno;
+  if (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC || system.f_type == HUGETLBFS_MAGIC) {
+    uint64_t block = (uint64_t)system.f_bsize, wanted = (end - begin + block - 1) / block;
+    return system.f_blocks > 0 && wanted > system.f_bavail ? ENOSPC : 0; /* no blocks: no limit */
+  }
+  return fallocate(fd, mode, (off_t)begin, (off_t)(end - begin)) == 0 ? 0 : errno;
 }
 
 bool ladei_file_lock(int fd) {

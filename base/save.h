@@ -58,6 +58,13 @@ const char *ladei_file_name(const char *path);
  * otherwise. */
 bool ladei_folder_flush(int folder);
 
+/*
+ * Sets room aside for bytes [begin, end) of an open file; `mode` as of fallocate(). File systems in memory would touch all pages for
+ * it, in one thread (0.6 s for a GiB): these are only asked whether they have as much. 0; ENOSPC; another errno where nothing
+ * is promised.
+ */
+int ladei_file_reserve(int fd, int mode, uint64_t begin, uint64_t end);
+
 /* Locks an open file (flock), also if signals interrupt the call. False with errno; EWOULDBLOCK: it is locked. */
 bool ladei_file_lock(int fd);
 

@@ -5,7 +5,6 @@
 #include "loaders/saved_file.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -22,9 +21,9 @@ lade_status ladei_loader_saved_file_create(int folder, const char *path, const c
   ladei_save *file = NULL;
   lade_status status = ladei_save_begin_in(folder, path, like, &file);
   /* A disk that is full is better found now than at the end. A file system that promises nothing is no error. */
-  if (status == LADE_OK && bytes > 0 && fallocate(ladei_save_fd(file), 0, 0, (off_t)bytes) != 0 &&
-      (errno == ENOSPC || errno == EFBIG || errno == EDQUOT)) {
-    status = file_error("making room for", file, errno);
+  int reason = status == LADE_OK && bytes > 0 ? ladei_file_reserve(ladei_save_fd(file), 0, 0, bytes) : 0;
+  if (reason == ENOSPC || reason == EFBIG || reason == EDQUOT) {
+    status = file_error("making room for", file, reason);
     (void)ladei_save_end(file, false);
   }
   if (status == LADE_OK) *out = file;

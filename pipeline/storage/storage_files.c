@@ -23,12 +23,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -370,19 +368,16 @@ void ladei_pipe_storage_file_set_buffered(ladei_pipe_storage_file *file) {
 /*
  * Note [Room for what is written]
  * With room set aside at once a file lies in few pieces, and writes find their blocks. The size stays: it says how far
- * was written, also after a failure, and when several transfers write one file. On file systems in memory one thread
- * would touch all pages (0.4 s for a GiB). After a refusal or with too little room nothing is asked again: the writes
+ * was written, also after a failure, and when several transfers write one file. After a refusal or with too little room nothing is asked again: the writes
  * will tell. Only the transfer's bytes get room: those between the file's end and the first range are a hole.
  */
 void ladei_pipe_storage_file_preallocate(ladei_pipe_storage_file *file, uint64_t begin, uint64_t end) {
   struct stat facts;
-  struct statfs system;
   int fd = file->fd >= 0 ? file->fd : file->direct_fd;
   if (!file->write || fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode)) return;
   begin = ladei_size_max(begin, (uint64_t)facts.st_size);
-  if (begin >= end || end - begin < PREALLOCATE_LEAST || end > INT64_MAX || fstatfs(fd, &system) != 0) return;
-  if (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC || system.f_type == HUGETLBFS_MAGIC) return;
-  (void)fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)begin, (off_t)(end - begin));
+  if (begin >= end || end - begin < PREALLOCATE_LEAST || end > INT64_MAX) return;
+  (void)ladei_file_reserve(fd, FALLOC_FL_KEEP_SIZE, begin, end);
 }
 
 /* O_DIRECT needs chunks of whole blocks. */

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -630,5 +632,40 @@ LADE_TEST(Save, TakesANameAlone) {
   LADE_EXPECT_EQ_INT(chdir(before), 0);
   LADE_EXPECT_OK(save_commit(save, false));
   expect_text(p.path, "");
+  place_remove(&p);
+}
+
+/* --- room --------------------------------------------------------------------------------------------------------- */
+
+/* The bug: a save to memory spent most of its time here, in one thread, before its first copy. */
+LADE_TEST(FileReserve, TouchesNoPageOfAFileSystemInMemory) {
+  struct stat facts;
+  struct statfs system;
+  int fd = open("/dev/shm", O_TMPFILE | O_RDWR, 0600);
+  if (fd < 0 || fstatfs(fd, &system) != 0 || system.f_type != TMPFS_MAGIC || system.f_blocks == 0) {
+    if (fd >= 0) close(fd);
+    LADE_SKIP("no limited file system in memory at /dev/shm");
+  }
+  LADE_EXPECT_EQ_INT(ladei_file_reserve(fd, 0, 0, 1 << 20), 0);
+  LADE_EXPECT_EQ_INT(fstat(fd, &facts), 0);
+  LADE_EXPECT_EQ_INT(facts.st_blocks, 0);
+  LADE_EXPECT_EQ_INT(ladei_file_reserve(fd, 0, 0, (uint64_t)system.f_blocks * (uint64_t)system.f_bsize + 1), ENOSPC);
+  close(fd);
+}
+
+LADE_TEST(FileReserve, SetsRoomAside) {
+  place p;
+  struct stat facts;
+  LADE_ASSERT(place_create(&p));
+  int fd = open(p.path, O_RDWR | O_CREAT, 0600);
+  int reason = ladei_file_reserve(fd, 0, 0, 1 << 20);
+  if (reason == 0) {
+    LADE_EXPECT_EQ_INT(fstat(fd, &facts), 0);
+    LADE_EXPECT_EQ_INT(facts.st_size, 1 << 20);
+  } else {
+    LADE_EXPECT_EQ_INT(reason, EOPNOTSUPP); /* a file system that promises nothing */
+  }
+  LADE_EXPECT_EQ_INT(ladei_file_reserve(fd, 0, 0, UINT64_MAX), EFBIG);
+  close(fd);
   place_remove(&p);
 }
