@@ -52,8 +52,12 @@ enum { TAG_INLINED = 0x1d, TAG_FUNCTION = 0x2e, CALL_FILE = 0x58, CALL_LINE = 0x
   X(const char *, dwfl_module_addrinfo, (void *, uint64_t, uint64_t *, void *, uint32_t *, void **, uint64_t *))       \
   X(dw_die *, dwfl_module_addrdie, (void *, uint64_t, uint64_t *))                                                     \
   X(void *, dwfl_module_getdwarf, (void *, uint64_t *))                                                                \
-  X(void *, dwfl_module_getsrc, (void *, uint64_t))                                                                    \
-  X(const char *, dwfl_lineinfo, (void *, uint64_t *, int *, int *, uint64_t *, uint64_t *))                           \
+  X(dw_die *, dwfl_module_nextcu, (void *, dw_die *, uint64_t *))                                                      \
+  X(int, dwarf_getaranges, (void *, void **, size_t *))                                                                \
+  X(int, dwarf_haspc, (dw_die *, uint64_t))                                                                            \
+  X(void *, dwarf_getsrc_die, (dw_die *, uint64_t))                                                                    \
+  X(int, dwarf_lineno, (void *, int *))                                                                                \
+  X(const char *, dwarf_linesrc, (void *, uint64_t *, uint64_t *))                                                     \
   X(int, dwarf_getscopes, (dw_die *, uint64_t, dw_die **))                                                             \
   X(int, dwarf_getscopes_die, (dw_die *, dw_die **))                                                                   \
   X(uint64_t, dwarf_dieoffset, (dw_die *))                                                                             \
@@ -209,16 +213,29 @@ static void inlined_list(const libdw *dw, dw_die *unit, dw_die *scopes, int coun
   }
 }
 
+/* The unit of an address. In a file without .debug_aranges, which clang does not write, libdw before 0.191 finds none. */
+static dw_die *unit_find(const libdw *dw, const symbols *own, uint64_t address, uint64_t *bias) {
+  void *ranges;
+  size_t count;
+  dw_die *unit = dw->dwfl_module_addrdie(own->module, address, bias);
+  void *dwarf = dw->dwfl_module_getdwarf(own->module, bias);
+  if (unit != NULL || dwarf == NULL || dw->dwarf_getaranges(dwarf, &ranges, &count) != 0 || count > 0) return unit;
+  do {
+    unit = dw->dwfl_module_nextcu(own->module, unit, bias);
+  } while (unit != NULL && dw->dwarf_haspc(unit, address - *bias) <= 0);
+  return unit;
+}
+
 static void libdw_list(const libdw *dw, const symbols *own, lade_stack_frame *frame, frame_list *out) {
   uint64_t at = frame->address - 1, bias = 0, offset;
   unsigned char symbol[24]; /* a GElf_Sym */
   int line = 0;
   dw_die *scopes = NULL;
   frame->function = dw->dwfl_module_addrinfo(own->module, at, &offset, symbol, NULL, NULL, NULL);
-  void *source = dw->dwfl_module_getsrc(own->module, at);
-  if (source != NULL) frame->file = dw->dwfl_lineinfo(source, NULL, &line, NULL, NULL, NULL);
-  if (line > 0) frame->line = (uint32_t)line;
-  dw_die *unit = dw->dwfl_module_addrdie(own->module, at, &bias);
+  dw_die *unit = unit_find(dw, own, at, &bias);
+  void *source = unit == NULL ? NULL : dw->dwarf_getsrc_die(unit, at - bias);
+  if (source != NULL) frame->file = dw->dwarf_linesrc(source, NULL, NULL);
+  if (source != NULL && dw->dwarf_lineno(source, &line) == 0) frame->line = (uint32_t)line;
   int count = unit == NULL ? 0 : scopes_find(dw, own, unit, at - bias, &scopes);
   if (count > 0) inlined_list(dw, unit, scopes, count, frame, out);
   free(scopes);
