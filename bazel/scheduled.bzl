@@ -32,7 +32,7 @@ _scheduled_test = rule(
     test = True,
 )
 
-def lade_cc_scheduled_test(name, size = "small", tags = [], **attributes):
+def lade_cc_scheduled_test(name, size = "small", tags = [], shard_count = None, **attributes):
     """A test in C (lade_cc_test) whose threads a scheduler moves: NAME runs it, NAME_program is what is built."""
     lade_cc_test(
         name = name + "_program",
@@ -44,5 +44,6 @@ def lade_cc_scheduled_test(name, size = "small", tags = [], **attributes):
         name = name,
         binary = name + "_program",
         size = size,
+        shard_count = shard_count,
         tags = tags + ["scheduled"],
     )

@@ -163,7 +163,7 @@ static lade_status watched_alloc(void **out) {
 
 static void scene_play(lade_runtime *runtime, const scene *now) {
   static const int numbers[HELPERS] = {HOLDER, OTHER};
-  const ladei_pinned_hooks machine = {LADEI_TOPOLOGY_SYNTHETIC, now->machine, NULL, 0, 0};
+  const ladei_pinned_hooks machine = {LADEI_TOPOLOGY_SYNTHETIC, now->machine, "/nonexistent", 0, 0};
   pthread_t threads[HELPERS];
   void *block = NULL, *fillers[2] = {NULL, NULL};
   lade_pinned_options options;

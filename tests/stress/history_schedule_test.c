@@ -88,7 +88,7 @@ static const struct {
 static const char *const names[] = {"free, alloc", "alloc, free", "off, on", "copy", NULL};
 
 static void prepare(void *user) {
-  static const ladei_pinned_hooks machine = {LADEI_TOPOLOGY_SYNTHETIC, "node:1 core:1 pu:1", NULL, 0, 0};
+  static const ladei_pinned_hooks machine = {LADEI_TOPOLOGY_SYNTHETIC, "node:1 core:1 pu:1", "/nonexistent", 0, 0};
   bench *own = user;
   lade_pinned_options options;
   lade_pinned_options_init(&options);

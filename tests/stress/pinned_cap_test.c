@@ -521,7 +521,7 @@ static void *record_along(void *user) {
  * done was nowhere, or it was taken again before each of 32 looks. */
 LADE_TEST(PinnedCap, ARecordThatAsksStreamsHidesNoMemory) {
   static rare_streams own;
-  const ladei_pinned_hooks machine = {LADEI_TOPOLOGY_SYNTHETIC, "node:1 core:1 pu:1", NULL, 4, 0};
+  const ladei_pinned_hooks machine = {LADEI_TOPOLOGY_SYNTHETIC, "node:1 core:1 pu:1", "/nonexistent", 4, 0};
   pthread_t thread;
   own.runtime = support_runtime_open("cpu");
   if (own.runtime == NULL) return;

@@ -267,7 +267,7 @@ static const operation operations[] = {
 
 static void prepare(void *user) {
   bench *own = user;
-  const ladei_pinned_hooks machine = {LADEI_TOPOLOGY_SYNTHETIC, "node:1 core:1 pu:1", NULL, own->shards, 0};
+  const ladei_pinned_hooks machine = {LADEI_TOPOLOGY_SYNTHETIC, "node:1 core:1 pu:1", "/nonexistent", own->shards, 0};
   lade_pinned_options options;
   lade_pinned_options_init(&options);
   options.segment_bytes = LADEI_MIB;
