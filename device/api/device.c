@@ -55,16 +55,9 @@ static lade_status alloc_operation(lade_device_allocator *allocator, size_t byte
   LADEI_DEVICE_OPERATION(LADE_CONTEXT_STATE, LADEI_DEVICE_CALL(alloc, allocator, bytes, stream, out));
 }
 
-static lade_status raw_alloc_operation(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
-  LADEI_DEVICE_OPERATION(LADE_CONTEXT_STATE, LADEI_DEVICE_CALL(raw_alloc, allocator, bytes, stream, out));
-}
-
 static lade_status free_operation(lade_device_allocator *allocator, void *pointer) {
   LADEI_DEVICE_OPERATION(LADE_CONTEXT_ALL, LADEI_DEVICE_CALL(free, allocator, pointer));
 }
-
-typedef lade_status (*attended_function)(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
-                                         void **out);
 
 /* A capture with a tally judges the requests of its code itself, and remembers what it refused. */
 static lade_status route_check(lade_device_allocator *allocator, lade_stream stream) {
@@ -73,8 +66,7 @@ static lade_status route_check(lade_device_allocator *allocator, lade_stream str
 }
 
 /* With the latencies and tallies there are. */
-static lade_status alloc_attended(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out,
-                                  attended_function function) {
+static lade_status alloc_attended(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
   ladei_device_tally_entry *entry = NULL;
   void *pointer = NULL;
   lade_status status = LADE_OK;
@@ -82,7 +74,7 @@ static lade_status alloc_attended(lade_device_allocator *allocator, size_t bytes
   if (ladei_device_tally_any(allocator)) status = ladei_device_tally_prepare("lade_device_alloc", &entry);
   if (status != LADE_OK) return status;
   ladei_latency_mark mark = ladei_latency_begin(allocator);
-  status = function(allocator, bytes, stream, &pointer);
+  status = alloc_operation(allocator, bytes, stream, &pointer);
   ladei_latency_end(allocator, mark, LADEI_LATENCY_ALLOC);
   if (status == LADE_OK && entry != NULL)
     status = ladei_device_tally_allocated(allocator, entry, pointer, stream);
@@ -100,7 +92,7 @@ static __attribute__((noinline)) lade_status alloc_any(lade_device_allocator *al
     *out = NULL;
     return LADE_OK;
   }
-  return alloc_attended(allocator, bytes, stream, out, alloc_operation);
+  return alloc_attended(allocator, bytes, stream, out);
 }
 
 lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
@@ -114,16 +106,6 @@ lade_status lade_device_alloc_ready(lade_device_allocator *allocator, size_t byt
   bool plain = call_is_plain(allocator) && bytes > 0 && bytes < LADEI_SIZE_LIMIT;
   if (!plain || allocator->backend->alloc_ready == NULL) return LADE_NOT_READY;
   return ladei_device_recounted(allocator, allocator->backend->alloc_ready(allocator, bytes, stream, out));
-}
-
-lade_status lade_device_raw_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
-  lade_status status = alloc_check(allocator, bytes, out, __func__);
-  if (status != LADE_OK) return status;
-  if (bytes == 0) {
-    *out = NULL;
-    return LADE_OK;
-  }
-  return alloc_attended(allocator, bytes, stream, out, raw_alloc_operation);
 }
 
 /* The block that is handed out at the address. Lock held. */
@@ -341,8 +323,7 @@ static void common_destroy(lade_device_allocator *allocator) {
 
 static lade_status provider_take(lade_device_allocator *allocator, const lade_device_plugin *provider) {
   static const char call[] = "lade_device_allocator_create: options.provider";
-  if (!allocator->backend->has_heap || allocator->backend->is_uncached)
-    return ladei_device_backend_lacks(allocator, call);
+  if (!allocator->backend->has_heap) return ladei_device_backend_lacks(allocator, call);
   return ladei_device_native_provider_set(allocator, provider);
 }
 

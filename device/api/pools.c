@@ -96,18 +96,9 @@ lade_status lade_device_scope_end(lade_device_allocator *allocator, uint64_t sco
 
 /* ---- Between the cache and the driver ---------------------------------------------------------------------------- */
 
-lade_status lade_device_set_caching(lade_device_allocator *allocator, bool enabled) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
-  if (allocator->backend->is_uncached) return ladei_device_backend_lacks(allocator, __func__);
-  LADEI_HELD(status, LADEI_DEVICE_NATIVE(set_caching, allocator, enabled));
-  return ladei_device_recounted(allocator, status);
-}
-
 lade_status lade_device_frees_hold(lade_device_allocator *allocator, bool hold) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  if (allocator->backend->is_uncached) return ladei_device_backend_lacks(allocator, __func__);
   if (!hold) LADEI_DEVICE_OPERATION(LADE_CONTEXT_ALL, LADEI_DEVICE_NATIVE(frees_resume, allocator));
   LADEI_HELD(status, LADEI_DEVICE_NATIVE(frees_hold, allocator));
   return status;

@@ -15,6 +15,7 @@
 #include "device/api/config_keys.h"
 #include "device/backends/find.h"
 #include "device/heap/recent.h"
+#include "device/native/caching.h"
 #include "device/state/checks.h"
 #include "device/state/thread_caches.h"
 
@@ -177,12 +178,13 @@ void ladei_device_settings_apply(lade_device_allocator *allocator, const lade_de
   allocator->limits.max_bytes = options->max_bytes == 0 ? UINT64_MAX : options->max_bytes;
   if (options->memory_fraction > 0.0) fraction_store(allocator, options->memory_fraction);
   ages_tick_update(allocator);
+  if (allocator->backend->has_heap) ladei_device_caching_set(allocator, (options->flags & LADE_DEVICE_UNCACHED) == 0);
   ladei_lock_release(&allocator->lock);
 }
 
 /* Options that the creation alone takes, as they were then. */
 static void creation_keep(lade_device_allocator *allocator, lade_device_options *options) {
-  const uint32_t fixed = LADE_DEVICE_UNCACHED | LADE_DEVICE_THREAD_CACHES;
+  const uint32_t fixed = LADE_DEVICE_THREAD_CACHES;
   ladei_lock_acquire(&allocator->lock);
   options->backend = allocator->options.backend;
   options->event_batch = allocator->options.event_batch;

@@ -198,7 +198,6 @@ const ladei_device_backend ladei_device_backend_plugin = {
     .close = plugin_close,
     .check = ladei_device_ledger_check,
     .alloc = ladei_device_ledger_alloc,
-    .raw_alloc = ladei_device_ledger_alloc,
     .free = ladei_device_ledger_free,
     .empty_cache = plugin_empty_cache,
     .stream_retire = ladei_device_ledger_stream_retire,

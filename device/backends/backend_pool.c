@@ -193,7 +193,6 @@ const ladei_device_backend ladei_device_backend_pool = {
     .close = pool_close,
     .check = ladei_device_ledger_check,
     .alloc = ladei_device_ledger_alloc,
-    .raw_alloc = ladei_device_ledger_alloc,
     .free = ladei_device_ledger_free,
     .record_stream = ladei_device_ledger_record_stream,
     .empty_cache = pool_empty_cache,

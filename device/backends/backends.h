@@ -16,8 +16,7 @@
 LADEI_DEVICE_BACKENDS(LADEI_DEVICE_BACKEND_DECLARE)
 #undef LADEI_DEVICE_BACKEND_DECLARE
 
-extern const ladei_device_backend ladei_device_backend_uncached; /* native with LADE_DEVICE_UNCACHED */
-extern const ladei_device_backend ladei_device_backend_threads;  /* native with LADE_DEVICE_THREAD_CACHES */
-extern const ladei_device_backend ladei_device_backend_plugin;   /* native with options.plugin */
+extern const ladei_device_backend ladei_device_backend_threads; /* native with LADE_DEVICE_THREAD_CACHES */
+extern const ladei_device_backend ladei_device_backend_plugin;  /* native with options.plugin */
 
 #endif /* LADE_DEVICE_BACKENDS_BACKENDS_H */

@@ -6,8 +6,6 @@
 
 const ladei_device_backend *ladei_device_backend_find(const lade_device_options *options) {
   if (options->plugin != NULL) return &ladei_device_backend_plugin;
-  if (options->backend == LADE_DEVICE_NATIVE && (options->flags & LADE_DEVICE_UNCACHED) != 0)
-    return &ladei_device_backend_uncached;
   if (options->backend == LADE_DEVICE_NATIVE && (options->flags & LADE_DEVICE_THREAD_CACHES) != 0)
     return &ladei_device_backend_threads;
 #define BACKEND_CASE(value, table)                                                                                     \

@@ -44,16 +44,16 @@
 
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
-static inline ladei_device_block_pool *pool_choose(lade_device_allocator *allocator, uint64_t stream_key,
-                                                   size_t rounded) {
+static inline ladei_device_block_pool *pool_choose(lade_device_allocator *allocator, ladei_device_request *request) {
   ladei_device_heap *heap = &allocator->heap;
   ladei_device_private_pool *chosen = NULL;
-  if (allocator->routes.leading > 0) chosen = ladei_device_route_choose(allocator, stream_key);
+  if (allocator->routes.leading > 0) chosen = ladei_device_route_choose(allocator, request->stream_key);
   if (chosen != NULL) {
     chosen->served++;
-    return ladei_device_is_small(rounded) ? &chosen->small_pool : &chosen->large_pool;
+    if (chosen == &allocator->caching.uncached) request->stream_key = LADEI_DEVICE_NO_STREAM_KEY; /* N1 in caching.c */
+    return ladei_device_is_small(request->rounded) ? &chosen->small_pool : &chosen->large_pool;
   }
-  return ladei_device_is_small(rounded) ? &heap->small_pool : &heap->large_pool;
+  return ladei_device_is_small(request->rounded) ? &heap->small_pool : &heap->large_pool;
 }
 
 /* ---- Giving the cache back --------------------------------------------------------------------------------------- */
@@ -198,6 +198,7 @@ static lade_status request_grow_once(lade_device_allocator *allocator, const lad
   if (status != LADE_OK) return status;
   bool pool_may = request->pool->private_pool == NULL || settings->expandable_private_pools;
   bool plain = (request->pool->no_split && !settings->reference) || /* P5 in private_pool.c */
+               request->pool->private_pool == &allocator->caching.uncached ||
                ladei_device_provider_of(allocator, request->pool) != NULL;
   if (settings->expandable_segments && pool_may && !plain)
     return ladei_device_expandable_alloc(allocator, request, out);
@@ -456,7 +457,7 @@ static inline __attribute__((always_inline)) bool request_hit(lade_device_alloca
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   request->rounded = ladei_device_round_request(&heap->settings, request->requested);
-  request->pool = pool_choose(allocator, request->stream_key, request->rounded);
+  request->pool = pool_choose(allocator, request);
   ladei_device_recent *recent = ladei_device_recent_find(heap, request->pool, request->stream_key, request->rounded);
   if (recent != NULL) {
     *out = (void *)(uintptr_t)ladei_device_recent_hand_out(heap, recent, request->requested)->address;
@@ -786,6 +787,10 @@ lade_status ladei_device_native_close(lade_device_allocator *allocator, bool wai
   ladei_lock_release(&allocator->lock);
   ladei_device_last_events_drop(allocator);
   ladei_device_suspensions_drop(allocator);
+  if (status == LADE_OK && allocator->heap.spent_events != NULL) /* F1 in finish.c */
+    status = ladei_error(LADE_ERR_DRIVER, 0,
+                         "lade_device_allocator_destroy: device %d: event_destroy: the driver kept an event",
+                         allocator->device);
   if (status == LADE_OK) status = ladei_device_backup_close(allocator);
   return status == LADE_OK ? ladei_retire_destroy(allocator->retire, wait) : status;
 }

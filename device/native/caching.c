@@ -2,9 +2,9 @@
 /*
  * Two switches between the cache and the driver.
  *
- * Caching off: requests that no route takes are served by segments of their own, of the request's rounded size, in a
- * pool that is never in use; what is free in it goes back at once. All else is as ever, so counters, history and
- * snapshots know these blocks.
+ * Caching off (LADE_DEVICE_UNCACHED): requests that no route takes are served by segments of their own, in a pool that
+ * is never in use; what is free in it goes back at once. All else is as ever, so counters, history and snapshots know
+ * these blocks.
  *
  *   on    alloc --> default pools          free --> default pools
  *   off   alloc --> driver --> uncached    free --> uncached --> driver, of blocks of that pool; others into their pools
@@ -16,7 +16,8 @@
  *   resume    the last one: of segments wanted back, what is free now goes back
  *
  * N1  `uncached` has a block free only until the thread that freed it has offered it to the driver, or where that
- *     refused, or frees are held; and its use count is 0, so a flush takes it too.
+ *     refused, or frees are held; and its use count is 0, so a flush takes it too. Such a block serves no request: the
+ *     driver was asked for no more bytes than the former one. So requests of the pool search with a key of no stream.
  * N2  While `frees_held` is not 0, no thread is in a call that gives memory back, except those that begin() found: hold
  *     waits for them (`returns.in_flight`). Memory that a growth just got and cannot keep is the exception: it goes
  *     back even then.
@@ -63,8 +64,8 @@ void ladei_device_uncached_give_back(lade_device_allocator *allocator) {
   ladei_error_restore(&before);
 }
 
-lade_status ladei_device_native_set_caching(lade_device_allocator *allocator, bool enabled) {
-  ladei_lock_acquire(&allocator->lock);
+void ladei_device_caching_set(lade_device_allocator *allocator, bool enabled) {
+  ladei_lock_assert_held(&allocator->lock);
   if (!enabled && !allocator->caching.off) {
     allocator->routes.leading++;
     ladei_device_thread_caches_pause(allocator);
@@ -74,8 +75,6 @@ lade_status ladei_device_native_set_caching(lade_device_allocator *allocator, bo
     ladei_device_thread_caches_resume(allocator);
   }
   allocator->caching.off = !enabled;
-  ladei_lock_release(&allocator->lock);
-  return LADE_OK;
 }
 
 /* ---- Holds ------------------------------------------------------------------------------------------------------- */

@@ -5,6 +5,8 @@
 
 #include "device/state/allocator.h"
 
+/* Turns caching off, or on again. Lock held. */
+void ladei_device_caching_set(lade_device_allocator *allocator, bool enabled);
 /* Sets up the pool of uncached memory; before the first call. */
 void ladei_device_uncached_init(lade_device_allocator *allocator);
 

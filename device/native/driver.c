@@ -31,8 +31,9 @@ lade_status ladei_device_driver_budget(lade_device_allocator *allocator, size_t 
 }
 
 static lade_status segment_call(lade_device_allocator *allocator, const ladei_device_heap_segment *segment,
-                                const lade_device_plugin *provider, void **out) {
-  size_t bytes = segment->size;
+                                const ladei_device_request *request, const lade_device_plugin *provider, void **out) {
+  bool exact = request->pool->private_pool == &allocator->caching.uncached; /* a tool sees what goes beyond it */
+  size_t bytes = exact && provider == NULL ? request->requested : segment->size;
   if (provider != NULL) return ladei_device_provider_alloc(allocator, provider, bytes, &segment->stream, out);
   ladei_capture_mode mode = ladei_capture_mode_relax(allocator->runtime);
   ladei_latency_mark mark = ladei_latency_begin(allocator);
@@ -82,7 +83,7 @@ lade_status ladei_device_driver_segment_alloc(lade_device_allocator *allocator, 
   ladei_device_heap_segment *segment = ladei_device_heap_segment_create(&allocator->heap, bytes);
   if (segment == NULL) return records_missing();
   segment->stream = request->stream;
-  segment->stream_key = request->stream_key;
+  segment->stream_key = ladei_device_stream_key(&request->stream);
   segment->pool = request->pool;
 
   void *address = NULL;
@@ -90,7 +91,7 @@ lade_status ladei_device_driver_segment_alloc(lade_device_allocator *allocator, 
   allocator->limits.growing_bytes += bytes;
   ladei_lock_release(&allocator->lock);
   ladei_device_segment_legacy_resolve(allocator, segment);
-  status = segment_call(allocator, segment, provider, &address);
+  status = segment_call(allocator, segment, request, provider, &address);
   ladei_device_history_lock(allocator);
   if (status == LADE_OK && provider != NULL)
     status = ladei_device_provider_check(allocator, (uint64_t)(uintptr_t)address, bytes);

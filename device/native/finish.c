@@ -83,7 +83,8 @@ void ladei_device_last_event_destroy(lade_device_allocator *allocator, ladei_dev
   ladei_error_save(&error);
   for (; list != NULL; list = next) {
     next = list->next;
-    if (ladei_device_ops(allocator)->event_destroy(allocator->runtime->self, list->event) == LADE_OK) {
+    lade_status status = ladei_device_ops(allocator)->event_destroy(allocator->runtime->self, list->event);
+    if (status == LADE_OK || status == LADE_ERR_DEVICE_LOST) {
       free(list);
       continue;
     }

@@ -41,7 +41,6 @@ lade_status ladei_device_native_pool_resume(lade_device_allocator *allocator, la
 lade_status ladei_device_native_scope_begin(lade_device_allocator *allocator, lade_device_pool_id id,
                                             const lade_stream *streams, size_t stream_count, uint64_t *out_scope);
 lade_status ladei_device_native_scope_end(lade_device_allocator *allocator, uint64_t scope);
-lade_status ladei_device_native_set_caching(lade_device_allocator *allocator, bool enabled);
 lade_status ladei_device_native_frees_hold(lade_device_allocator *allocator);
 lade_status ladei_device_native_frees_resume(lade_device_allocator *allocator);
 lade_status ladei_device_native_provider_set(lade_device_allocator *allocator, const lade_device_plugin *provider);

@@ -95,6 +95,7 @@ typedef struct ladei_device_request {
   uint64_t kept_bytes;         /* that captures kept from going back on that way */
 } ladei_device_request;
 
+#define LADEI_DEVICE_NO_STREAM_KEY UINT64_MAX
 /* Key of a stream in ordered sets: the legacy stream first, others by age. */
 static inline uint64_t ladei_device_stream_key(const ladei_stream *stream) {
   return stream->kind == LADEI_STREAM_LEGACY ? 0 : stream->id;

@@ -3,10 +3,9 @@
  * Backends: each provides the memory that the public calls of an allocator hand out.
  *
  *   lade_device_alloc ... --> device.c (checks the call) --> allocator->backend
- *                                                              native            allocator.c and its neighbours
- *                                                              native, uncached  uncached.c
- *                                                              cudaMallocAsync   backend_pool.c    } on ledger.c
- *                                                              pluggable         backend_plugin.c  }
+ *                                                              native           allocator.c and its neighbours
+ *                                                              cudaMallocAsync  backend_pool.c    } on ledger.c
+ *                                                              pluggable        backend_plugin.c  }
  *
  * Every backend has the limits, the callbacks, the imports of ipc.c and the counters of its allocator in common with
  * the others: `heap.counters` count for all of them, the rest of `heap` serves the native one alone.
@@ -33,9 +32,6 @@ typedef struct ladei_device_backend {
   /* It is native: blocks and segments are in the allocator's heap. History, trackers and snapshots show them, and there
    * is what no table has: exports, pools as objects, scopes, providers, checkpoints (native/native.h). */
   bool has_heap;
-  /* The memory that `alloc` hands out is the driver's own: the cache is not turned off or held for it, and no provider
-   * gives it. */
-  bool is_uncached;
 
   /* After the common part was set up; on failure nothing is left. */
   lade_status (*open)(lade_device_allocator *allocator, const ladei_device_backend_setup *setup);
@@ -48,9 +44,7 @@ typedef struct ladei_device_backend {
   lade_status (*recount)(lade_device_allocator *allocator, size_t *out_looked_at);
 
   lade_status (*alloc)(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out);
-  /* As alloc, but never uncached. */
-  lade_status (*raw_alloc)(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out);
-  lade_status (*free)(lade_device_allocator *allocator, void *pointer); /* of both kinds */
+  lade_status (*free)(lade_device_allocator *allocator, void *pointer);
   lade_status (*record_stream)(lade_device_allocator *allocator, void *pointer, lade_stream stream);
   lade_status (*empty_cache)(lade_device_allocator *allocator);
   lade_status (*stream_retire)(lade_device_allocator *allocator, lade_stream stream);

@@ -400,6 +400,7 @@ lade_status ladei_device_thread_caches_create(lade_device_allocator *allocator) 
   caches->id = atomic_fetch_add_explicit(&last_id, 1, memory_order_relaxed) + 1;
   caches->budget_bytes = (size_t)(allocator->total_bytes / LADEI_DEVICE_THREAD_SHARE);
   ladei_lock_acquire(&allocator->lock);
+  caches->paused = allocator->caching.off ? 1 : 0;
   allocator->thread_caches = caches;
   ladei_lock_release(&allocator->lock);
   return LADE_OK;

@@ -113,9 +113,6 @@ static lade_status allocator_check(const lade_device_allocator *allocator, const
   lade_status status = ladei_device_check_call(allocator, call);
   if (status == LADE_OK) status = ladei_device_check_heap(allocator, call);
   if (status != LADE_OK) return status;
-  if ((allocator->options.flags & LADE_DEVICE_UNCACHED) != 0)
-    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: the allocator has LADE_DEVICE_UNCACHED; expected one that caches",
-                       call);
   if (allocator->runtime->ops->capture_begin == NULL)
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: runtime \"%s\" has no graphs", call,
                        allocator->runtime->ops->name);

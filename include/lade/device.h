@@ -34,11 +34,10 @@ typedef enum lade_device_backend {
 
 /** Flags of lade_device_options. All except LADE_DEVICE_STREAMS_ARE_RETIRED are of the native backend alone. */
 typedef enum lade_device_flag {
-  LADE_DEVICE_UNCACHED =
-      1 << 0, /**< lade_device_alloc() asks the driver each time, and lade_device_free() waits for the
-                                     device, which breaks captures on it, and gives back at once: for tools that look
-                                     for wrong accesses. Nothing is counted or limited. Only streams of other
-                                     devices need be recorded: the free waits for their device, too. */
+  LADE_DEVICE_UNCACHED = 1 << 0, /**< Each request that the default pools would serve gets memory of its own from the
+                                      driver (or provider), of the size asked for, and its free gives it back: for
+                                      tools that look for wrong accesses, and phases that must not fill the cache. See
+                                      lade_device_configure(). */
   LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS = 1 << 1, /**< With expandable_segments: new segments of private pools, too, are
                                                       expandable. Checkpoints then store their mapped runs. */
   LADE_DEVICE_EXPANDABLE_IPC = 1 << 2, /**< Memory mapped into expandable segments from now on can be given to other
@@ -283,18 +282,6 @@ LADE_API LADE_MUST_CHECK lade_status lade_device_record_stream(lade_device_alloc
                                                                lade_stream stream);
 
 /**
- * lade_device_alloc(), cached also in an allocator with LADE_DEVICE_UNCACHED: for parts of a program that need memory in
- * stream order whatever the mode. lade_device_free() knows how the memory was allocated.
- *
- * @param stream  As lade_device_alloc(). NULL is the legacy default stream of the calling thread's current device, which must be
- *                the allocator's.
- *
- * Everything else as lade_device_alloc().
- */
-LADE_API lade_status lade_device_raw_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
-                                           void **out);
-
-/**
  * Wait for pending blocks and give all wholly free segments back to the driver; and the pinned memory that
  * lade_device_pool_suspend() keeps and has no bytes in.
  *
@@ -433,9 +420,14 @@ LADE_API lade_status lade_device_settings_write(lade_device_allocator *allocator
  * Blocks that are handed out or cached stay as they are. With expandable_segments turned off, cached memory of
  * expandable segments serves no request until it is turned on again or the cache is given back.
  *
- * @param options  Borrowed for the call. All is taken but event_batch, backend, plugin, provider, LADE_DEVICE_UNCACHED and
+ * @param options  Borrowed for the call. All is taken but event_batch, backend, plugin, provider and
  *                 LADE_DEVICE_THREAD_CACHES, which are as at the creation; memory_fraction where it is not 0. NULL:
  *                 all defaults.
+ *
+ * With LADE_DEVICE_UNCACHED a free waits for the work queued on its block's stream and gives the memory back; if other
+ * recorded streams are not done, once they are. Cached memory stays cached until it is given back. Blocks handed out
+ * before go to the cache at their free, and those from the driver back to it, whatever the flag says then. Captures and
+ * scopes keep their pools. All is counted, limited and in history and snapshots as ever.
  *
  * lade_device_stats.max_split_bytes keeps the limit of the creation.
  *
@@ -530,21 +522,6 @@ LADE_INLINE void lade_device_plugin_init(lade_device_plugin *plugin) {
 /* ---- Between the cache and the driver ---------------------------------------------------------------------------- */
 
 /**
- * Turn caching off or on again, for a phase of the program or a tool that looks for wrong accesses.
- *
- * While it is off, each request that the default pools would serve gets memory of its own from the driver (or
- * provider), of its size rounded up to 512 bytes. Its free waits for the work queued on its stream and gives the memory
- * back; if other recorded streams are not done, once they are. Cached memory stays cached until it is given back.
- * Blocks handed out before go to the cache at their free, and those from the driver back to it, whatever the switch
- * says then. Captures and scopes keep their pools. All is counted, limited and in history and snapshots as ever;
- * LADE_DEVICE_UNCACHED does none of that.
- *
- * Threads: any; calls under way finish as they began. Waits: never. Errors: LADE_ERR_UNSUPPORTED where the backend is not
- * native, or with LADE_DEVICE_UNCACHED; LADE_ERR_INVALID_ARGUMENT; LADE_ERR_FORKED.
- */
-LADE_API lade_status lade_device_set_caching(lade_device_allocator *allocator, bool enabled);
-
-/**
  * Hold the driver's frees: from the return of this call until the hold is taken back no memory of the allocator goes back to the
  * driver or a provider, so that none interleaves with calls that cannot bear it (collective communication).
  *
@@ -559,7 +536,7 @@ LADE_API lade_status lade_device_set_caching(lade_device_allocator *allocator, b
  * even so.)
  *
  * Threads: any. Waits: for memory that is on its way back. Errors: LADE_ERR_BUSY for a hold inside a provider's callback, which may
- * be what is waited for; LADE_ERR_UNSUPPORTED where the backend is not native, or with LADE_DEVICE_UNCACHED;
+ * be what is waited for; LADE_ERR_UNSUPPORTED where the backend is not native;
  * LADE_ERR_INVALID_ARGUMENT, also where no hold is left to be taken back; LADE_ERR_FORKED; those of the driver, with the hold taken
  * back and the memory cached.
  */

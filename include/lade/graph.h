@@ -170,7 +170,7 @@ LADE_INLINE void lade_graph_tree_options_init(lade_graph_tree_options *options) 
 /**
  * Create a tree: a stream of its own, and a pool.
  *
- * @param allocator  Borrowed; must outlive the tree. Of the native backend, without LADE_DEVICE_UNCACHED.
+ * @param allocator  Borrowed; must outlive the tree. Of the native backend.
  * @param options    Borrowed for the call; NULL for defaults.
  * @param out        [out] Caller owns it until lade_graph_tree_destroy(). Untouched on error.
  *
@@ -724,7 +724,7 @@ LADE_INLINE void lade_graph_options_init(lade_graph_options *options) {
  * Capture what a function queues, and make it ready for launches.
  *
  * @param allocator  Borrowed; outlives the graph: its destruction is LADE_ERR_BUSY as long as graphs, or what the driver keeps of
- *                   them, name it. Of the native backend, without LADE_DEVICE_UNCACHED.
+ *                   them, name it. Of the native backend.
  * @param options    Borrowed for the call.
  * @param work       The code of the capture.
  * @param user       Given to it.

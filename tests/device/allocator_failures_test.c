@@ -95,13 +95,13 @@ static void scenario_objects(lade_device_allocator *allocator, const lade_stream
 static void scenario_switches(lade_device_allocator *allocator, const lade_stream *streams, lade_status *first) {
   void *blocks[4] = {NULL};
   support_note(first, lade_device_alloc(allocator, 30 * MIB, streams[0], &blocks[0]));
-  LADE_EXPECT_OK(lade_device_set_caching(allocator, false));
+  device_fixture_caching(allocator, false);
   for (int i = 1; i < 4; i++)
     support_note(first, lade_device_alloc(allocator, (size_t)i * MIB, streams[i % 2], &blocks[i]));
   support_note(first, lade_device_record_stream(allocator, blocks[1], streams[0]));
   for (int i = 0; i < 3; i++) support_note(first, lade_device_free(allocator, blocks[i]));
   LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
-  LADE_EXPECT_OK(lade_device_set_caching(allocator, true));
+  device_fixture_caching(allocator, true);
   LADE_EXPECT_OK(lade_device_frees_hold(allocator, true));
   support_note(first, lade_device_free(allocator, blocks[3]));
   support_note(first, lade_device_empty_cache(allocator));

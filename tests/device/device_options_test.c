@@ -30,7 +30,6 @@ static const support_option options[] = {
     SUPPORT_OPTION(lade_device_options, backend, 0, 0, 1),
     SUPPORT_OPTION(lade_device_options, flags, 0, 1, 2 | 4, 8, 16 | 128, 32, 64 | 2, 512 | 256 | 8),
     SUPPORT_OPTION(lade_device_options, large_segment_bytes, 0, 12 * MIB, 10 * MIB + 512, 32 * MIB),
-    SUPPORT_CHOICE("caching", 1, 1, 0),
 };
 static const support_option wrong[] = {
     SUPPORT_OPTION(lade_device_options, expandable_segments, 2),
@@ -47,9 +46,7 @@ static const support_option wrong[] = {
 static const size_t sizes[] = {1, 512, 513, 5000, 1 << 20, (1 << 20) + 1, 3 << 20, 11 << 20, 700, 40000};
 enum { BLOCKS = sizeof sizes / sizeof *sizes, END_BYTES = 65536 };
 
-static bool is_native(const lade_device_options *given) {
-  return given->backend == LADE_DEVICE_NATIVE && (given->flags & LADE_DEVICE_UNCACHED) == 0;
-}
+static bool is_native(const lade_device_options *given) { return given->backend == LADE_DEVICE_NATIVE; }
 
 /* What a block is at least: `divisions` steps per power of two, for sizes above 512 times that. */
 static size_t rounded(const lade_device_options *given, size_t bytes) {
@@ -119,10 +116,8 @@ static uint64_t device_bytes(lade_runtime *runtime) {
   return report.device_bytes;
 }
 
-static void allocator_use(device_fixture *f, support_crossing *crossing, const lade_device_options *given) {
+static void allocator_use(device_fixture *f, const lade_device_options *given) {
   const uint64_t before = device_bytes(f->runtime);
-  if (support_crossing_value(crossing, "caching") == 0 && is_native(given))
-    LADE_EXPECT_OK(lade_device_set_caching(f->allocator, false));
   for (int round = 0; round < 2 && !lade_test_has_failed(); round++) blocks_use(f, given);
   for (int i = 0; i < FIXTURE_STREAMS; i++) LADE_EXPECT_OK(lade_stream_synchronize(f->runtime, f->streams[i]));
   LADE_EXPECT_OK(lade_device_empty_cache(f->allocator));
@@ -144,7 +139,7 @@ static void combination(device_fixture *f, support_crossing *crossing, const lad
     LADE_EXPECT_EQ_PTR(f->allocator, NULL);
   } else {
     LADE_ASSERT_OK(status);
-    allocator_use(f, crossing, given);
+    allocator_use(f, given);
     LADE_EXPECT_OK(lade_device_allocator_destroy(f->allocator, true));
   }
   f->allocator = NULL;

@@ -46,6 +46,14 @@ void device_fixture_close(device_fixture *f) {
 
 void device_fixture_check(device_fixture *f) { LADE_EXPECT_OK(ladei_device_allocator_check(f->allocator)); }
 
+void device_fixture_caching(lade_device_allocator *allocator, bool enabled) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  LADE_EXPECT_OK(lade_device_settings_get(allocator, &options));
+  options.flags = (options.flags & ~(uint32_t)LADE_DEVICE_UNCACHED) | (enabled ? 0 : LADE_DEVICE_UNCACHED);
+  LADE_EXPECT_OK(lade_device_configure(allocator, &options));
+}
+
 char *device_fixture_alloc(device_fixture *f, size_t bytes, int stream) {
   void *pointer = NULL;
   LADE_EXPECT_OK(lade_device_alloc(f->allocator, bytes, f->streams[stream], &pointer));

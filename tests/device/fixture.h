@@ -35,6 +35,9 @@ bool device_fixture_open_bytes(device_fixture *f, const char *runtime, const lad
 /* Checks the invariants, destroys everything that is not NULL; fails the test where something is left. */
 void device_fixture_close(device_fixture *f);
 
+/* Takes LADE_DEVICE_UNCACHED out of the settings in force, or adds it. */
+void device_fixture_caching(lade_device_allocator *allocator, bool enabled);
+
 /* NULL with the test failed, if it fails. Each checks the invariants afterwards. */
 char *device_fixture_alloc(device_fixture *f, size_t bytes, int stream);
 void device_fixture_free(device_fixture *f, void *pointer);

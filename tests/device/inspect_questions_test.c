@@ -340,7 +340,7 @@ LADE_TEST(DeviceSettingsInForce, HaveDefaultsInTheirPlaces) {
   lade_device_options_init(&changed);
   changed.max_split_bytes = 32 * MIB;
   changed.event_batch = 5;
-  changed.flags = LADE_DEVICE_UNCACHED | LADE_DEVICE_NEWEST_POOL;
+  changed.flags = LADE_DEVICE_THREAD_CACHES | LADE_DEVICE_NEWEST_POOL;
   LADE_EXPECT_OK(lade_device_configure(f.allocator, &changed));
   LADE_EXPECT_OK(lade_device_set_memory_fraction(f.allocator, 0.5));
   LADE_EXPECT_OK(lade_device_settings_get(f.allocator, &settings));

@@ -80,7 +80,6 @@ LADE_TEST(DeviceOom, EveryTextBeginsAsProgramsKnowIt) {
   char *kept = device_fixture_alloc(&f, 4 * MIB, 0);
   LADE_EXPECT_OK(lade_device_scope_end(f.allocator, scope));
   expect_known(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 100 * MIB, f.streams[0], &out));
-  expect_known(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_raw_alloc(f.allocator, 100 * MIB, f.streams[0], &out));
   LADE_EXPECT_OK(lade_device_pool_suspend(f.allocator, pool, NULL, NULL));
   LADE_EXPECT_OK(lade_device_set_memory_fraction(f.allocator, 0.0));
   expect_known(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 30 * MIB, f.streams[0], &out));

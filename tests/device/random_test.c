@@ -217,7 +217,7 @@ static void op_hold(program *p) {
   }
 }
 
-static void op_caching(program *p) { LADE_EXPECT_OK(lade_device_set_caching(p->f.allocator, below(p, 2) == 0)); }
+static void op_caching(program *p) { device_fixture_caching(p->f.allocator, below(p, 2) == 0); }
 
 static void op_limit(program *p) {
   if (below(p, 2) == 0)
@@ -284,7 +284,7 @@ static void (*const ops[])(program *) = {
 static void program_end(program *p) {
   LADE_EXPECT_OK(lade_soft_fault_clear(p->f.runtime));
   LADE_EXPECT_OK(lade_device_set_memory_fraction(p->f.allocator, LADE_DEVICE_NO_FRACTION));
-  LADE_EXPECT_OK(lade_device_set_caching(p->f.allocator, true));
+  device_fixture_caching(p->f.allocator, true);
   for (; p->holds > 0; p->holds--) (void)lade_device_frees_hold(p->f.allocator, false);
   for (int i = 0; i < SCOPES; i++)
     if (p->scopes[i] != 0) LADE_EXPECT_OK(lade_device_scope_end(p->f.allocator, p->scopes[i]));

@@ -249,21 +249,3 @@ LADE_TEST_P(TwoDevices, SharedMemoryIsOpenedOnTheOther, SUPPORT_RUNTIMES, name) 
   if (exported != LADE_ERR_UNSUPPORTED) LADE_EXPECT_OK(exported);
   pair_close(&p);
 }
-
-/* ---- The end of memory -------------------------------------------------------------------------------------------- */
-
-/* The free of uncached memory waits for the device; and for another one, if a stream of that was recorded. */
-LADE_TEST_P(TwoDevices, AnUncachedFreeWaitsForTheOther, SUPPORT_RUNTIMES, name) {
-  pair p;
-  void *block = NULL;
-  if (!pair_open(&p, name)) return;
-  p.kinds[0] = UNCACHED;
-  for (int d = 0; d < DEVICES; d++) end_open(&p, d);
-  LADE_EXPECT_OK(lade_device_alloc(p.allocators[0], BYTES, p.streams[0], &block));
-  LADE_EXPECT_OK(lade_device_copy_async(p.allocators[1], p.blocks[1], p.allocators[0], block, BYTES, p.streams[1]));
-  LADE_EXPECT_OK(lade_device_record_stream(p.allocators[0], block, p.streams[1]));
-  LADE_EXPECT_OK(lade_device_free(p.allocators[0], block));
-  LADE_EXPECT_OK(lade_stream_query(p.runtime, p.streams[1]));
-  for (int d = 0; d < DEVICES; d++) end_close(&p, d);
-  pair_close(&p);
-}

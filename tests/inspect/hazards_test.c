@@ -177,8 +177,8 @@ LADE_TEST(inspect_hazard_HZ14, RawMemoryIsOfTheDefaultStreamAsDocumented) {
   lade_device_block_info info;
   if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
   LADE_EXPECT_OK(lade_runtime_set_device(f.runtime, 0));
-  LADE_EXPECT_OK(lade_device_raw_alloc(f.allocator, 1000, NULL, &plain));
-  LADE_EXPECT_OK(lade_device_raw_alloc(f.allocator, 1000, f.streams[1], &other));
+  LADE_EXPECT_OK(lade_device_alloc(f.allocator, 1000, NULL, &plain));
+  LADE_EXPECT_OK(lade_device_alloc(f.allocator, 1000, f.streams[1], &other));
   lade_device_block_info_init(&info);
   LADE_EXPECT_OK(lade_device_find(f.allocator, plain, &info));
   LADE_EXPECT_EQ_PTR(info.stream, LADE_STREAM_LEGACY);

@@ -405,9 +405,7 @@ static void *sabotage(void *user) {
 }
 
 static void test_run(const char *settings, bool faults) {
-  arena all = {.soak = support_soak_begin(1.0),
-               .faults = faults,
-               .native = strstr(settings, "backend") == NULL && strstr(settings, "uncached") == NULL};
+  arena all = {.soak = support_soak_begin(1.0), .faults = faults, .native = strstr(settings, "backend") == NULL};
   worker workers[THREADS];
   pthread_t saboteur;
   support_temp_dir dir;

@@ -325,10 +325,10 @@ static void op_trim(bench *own, int thread) {
 
 /* Blocks of the default pools come from the driver and go back to it; the other thread's, too, in between. */
 static void op_uncached(bench *own, int thread) {
-  LADE_EXPECT_OK(lade_device_set_caching(own->allocator, false));
+  device_fixture_caching(own->allocator, false);
   op_free(own, thread);
   op_cycle(own, thread);
-  LADE_EXPECT_OK(lade_device_set_caching(own->allocator, true));
+  device_fixture_caching(own->allocator, true);
 }
 
 static void op_hold(bench *own, int thread) {

@@ -71,7 +71,7 @@ typedef struct objects {
   lade_pinned_pool *pool;
   lade_device_allocator *allocator;
   lade_pipeline *pipeline;
-  void *pinned, *device, *raw;
+  void *pinned, *device;
   lade_ticket *ticket;
   lade_device_pool_id pool_id;
   lade_device_checkpoint *state;
@@ -112,7 +112,6 @@ static void memory_open(objects *o) {
   LADE_EXPECT_OK(lade_device_latency_set(o->allocator, true));
   LADE_EXPECT_OK(lade_pinned_alloc(o->pool, BYTES, &o->pinned));
   LADE_EXPECT_OK(lade_device_alloc(o->allocator, BYTES, o->stream, &o->device));
-  LADE_EXPECT_OK(lade_device_raw_alloc(o->allocator, BYTES, NULL, &o->raw));
   LADE_EXPECT_OK(lade_device_pool_create(o->allocator, NULL, &o->pool_id));
   LADE_EXPECT_OK(lade_device_checkpoint_get(o->allocator, o->pool_id, &o->state));
 }
@@ -195,7 +194,6 @@ static void objects_close(objects *o) {
   lade_ticket_release(o->ticket);
   lade_device_checkpoint_destroy(o->state);
   LADE_EXPECT_OK(lade_device_pool_release(o->allocator, o->pool_id));
-  LADE_EXPECT_OK(lade_device_free(o->allocator, o->raw));
   LADE_EXPECT_OK(lade_device_free(o->allocator, o->device));
   LADE_EXPECT_OK(lade_pinned_free(o->pool, o->pinned));
   LADE_EXPECT_OK(lade_device_stream_retire(o->allocator, o->stream));
@@ -339,11 +337,8 @@ static void block_calls(objects *o) {
   CALL(lade_device_alloc_ready(o->allocator, 100, o->stream, &block));
   CALL(lade_device_record_stream(o->allocator, o->device, o->stream));
   CALL(lade_device_free(o->allocator, o->device));
-  CALL(lade_device_raw_alloc(o->allocator, 100, o->stream, &block));
-  CALL(lade_device_free(o->allocator, o->raw));
   CALL(lade_device_empty_cache(o->allocator));
   CALL(lade_device_stream_retire(o->allocator, o->stream));
-  CALL(lade_device_set_caching(o->allocator, false));
   CALL(lade_device_frees_hold(o->allocator, true));
   CALL(lade_device_frees_hold(o->allocator, false));
   CALL(lade_device_base_get(o->allocator, o->device, &block, &bytes));

@@ -115,7 +115,6 @@ static lade_status device_scenario(lade_runtime *runtime, void *user) {
   device_use d = {.first = LADE_OK};
   lade_history_options history;
   lade_device_options settings;
-  void *raw = NULL;
   (void)user;
   lade_history_options_init(&history);
   history.enabled = 1;
@@ -131,8 +130,6 @@ static lade_status device_scenario(lade_runtime *runtime, void *user) {
   pools_use(&d);
   SUPPORT_TWICE(&d.first, lade_device_annotate(d.allocator, NULL, "a label"));
   looks_use(&d);
-  SUPPORT_TWICE(&d.first, lade_device_raw_alloc(d.allocator, 1000, NULL, &raw));
-  SUPPORT_TWICE(&d.first, lade_device_free(d.allocator, raw));
   SUPPORT_TWICE(&d.first, lade_device_listener_remove(d.allocator, SUPPORT_LISTENER(track, track, NULL)));
   SUPPORT_TWICE(&d.first, lade_device_listener_remove(d.allocator, SUPPORT_LISTENER(observe_oom, observe, NULL)));
   SUPPORT_TWICE(&d.first, lade_device_listener_remove(d.allocator, SUPPORT_LISTENER(reclaim, reclaim, NULL)));

@@ -86,13 +86,16 @@ static lade_status block_free(void *user, void *pointer, size_t bytes, int devic
 void support_guarded_device_begin(support_guarded_device *guarded, lade_runtime *runtime,
                                   lade_device_allocator *allocator) {
   lade_device_plugin provider;
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.flags = LADE_DEVICE_UNCACHED;
   *guarded = (support_guarded_device){.runtime = runtime};
   lade_device_plugin_init(&provider);
   provider.user = guarded;
   provider.alloc = block_alloc;
   provider.free = block_free;
   LADE_EXPECT_OK(ladei_device_native_provider_set(allocator, &provider)); /* nothing was asked for yet */
-  LADE_EXPECT_OK(lade_device_set_caching(allocator, false));
+  LADE_EXPECT_OK(lade_device_configure(allocator, &options));
 }
 
 void support_guarded_device_check(const support_guarded_device *guarded) {

@@ -881,7 +881,7 @@ static void device_close(session *s) {
   for (size_t i = 0; i < s->stream_count; i++)
     if (s->streams[i] != NULL) end_check(s, "stream", lade_stream_destroy(s->runtime, s->streams[i]));
   end_check(s, "pool", lade_device_allocator_destroy(s->pool, false));
-  end_check(s, "memory outside", lade_device_allocator_destroy(s->outside, false));
+  end_check(s, "memory outside", lade_device_allocator_destroy(s->outside, true));
   if (s->runtime != NULL) end_check(s, "device", lade_runtime_close(s->runtime));
 }
 
