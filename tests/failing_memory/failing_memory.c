@@ -2,16 +2,16 @@
 #include "tests/failing_memory/failing_memory.h"
 
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
 static _Atomic(uint64_t) allocations, fails_at;
-static _Atomic(bool) of_all;
+static _Atomic(bool) of_all, resting;
 static _Thread_local bool of_thread;
 
 static bool fails(void) {
   if (!of_thread && !atomic_load_explicit(&of_all, memory_order_relaxed)) return false;
+  if (atomic_load_explicit(&resting, memory_order_relaxed)) return false;
   return atomic_fetch_add(&allocations, 1) + 1 == atomic_load(&fails_at);
 }
 
@@ -42,6 +42,8 @@ void failing_memory_fail(uint64_t k, failing_memory_whose whose) {
   of_thread = whose == FAILING_MEMORY_OF_THREAD;
   atomic_store(&of_all, whose == FAILING_MEMORY_OF_ALL);
 }
+
+void failing_memory_rest(bool rests) { atomic_store(&resting, rests); }
 
 uint64_t failing_memory_whole(void) {
   atomic_store(&of_all, false);

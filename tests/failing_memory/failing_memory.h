@@ -12,6 +12,7 @@
 #ifndef LADE_TESTS_FAILING_MEMORY_FAILING_MEMORY_H
 #define LADE_TESTS_FAILING_MEMORY_FAILING_MEMORY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef enum failing_memory_whose {
@@ -27,6 +28,8 @@ enum { FAILING_MEMORY_STEP = 1 };
 #endif
 
 void failing_memory_fail(uint64_t k, failing_memory_whose whose);
+/* While the test looks at an outcome: nothing is counted, and nothing fails. */
+void failing_memory_rest(bool rests);
 uint64_t failing_memory_whole(void);
 
 #endif /* LADE_TESTS_FAILING_MEMORY_FAILING_MEMORY_H */

@@ -3,6 +3,7 @@
  * Across sources: every driver call and every allocation of host memory that single graphs make fails once, at each of its
  * places. What failed leaves nothing, what was there works on with its bytes, and the second attempt succeeds.
  */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,27 +12,13 @@
 #include "lade/graph.h"
 #include "lade/soft.h"
 #include "runtime/ops.h"
+#include "tests/failing_memory/failing_memory.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/failures.h"
 #include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
 
 enum { BYTES = 4096 };
-
-static size_t allocations, fails_at; /* the number of the one of host memory that fails; 0: none */
-static bool looks;                   /* the test looks at the outcome: nothing fails */
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *memory, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *memory, size_t bytes);
-
-static bool fails(void) { return !looks && ++allocations == fails_at; }
-void *__wrap_malloc(size_t bytes) { return fails() ? NULL : __real_malloc(bytes); }
-void *__wrap_calloc(size_t count, size_t bytes) { return fails() ? NULL : __real_calloc(count, bytes); }
-void *__wrap_realloc(void *memory, size_t bytes) { return fails() ? NULL : __real_realloc(memory, bytes); }
 
 typedef struct program {
   lade_runtime *runtime;
@@ -63,7 +50,7 @@ static lade_status work_fail(lade_stream stream, void *user) {
 }
 
 static void expect_nothing_left(program *p) {
-  looks = true;
+  failing_memory_rest(true);
   ladei_stream stream;
   ladei_capture_info info = {.status = LADEI_CAPTURE_ACTIVE};
   lade_runtime *inner = support_inner(p->runtime);
@@ -73,28 +60,28 @@ static void expect_nothing_left(program *p) {
   LADE_EXPECT_EQ_PTR(p->allocator->routes.first, NULL);
   LADE_EXPECT_EQ_PTR(p->allocator->tallies.newest, NULL);
   LADE_EXPECT_EQ_UINT(ladei_device_active_count(p->allocator), p->blocks);
-  looks = false;
+  failing_memory_rest(false);
 }
 
 /* What the target holds, as the device has it. */
 static void expect_value(program *p, unsigned char value) {
-  looks = true;
+  failing_memory_rest(true);
   unsigned char host[BYTES], wanted[BYTES];
   lade_runtime *inner = support_inner(p->runtime);
   memset(wanted, value, sizeof wanted);
   LADE_EXPECT_OK(inner->ops->device_synchronize(inner->self, 0));
   LADE_EXPECT_OK(inner->ops->copy_sync(inner->self, 0, LADEI_COPY_D2H, host, p->target, sizeof host));
   LADE_EXPECT_EQ_MEM(host, wanted, sizeof host);
-  looks = false;
+  failing_memory_rest(false);
 }
 
 static void clear(program *p) {
-  looks = true;
+  failing_memory_rest(true);
   unsigned char host[BYTES] = {0};
   lade_runtime *inner = support_inner(p->runtime);
   LADE_EXPECT_OK(inner->ops->device_synchronize(inner->self, 0));
   LADE_EXPECT_OK(inner->ops->copy_sync(inner->self, 0, LADEI_COPY_H2D, p->target, host, sizeof host));
-  looks = false;
+  failing_memory_rest(false);
 }
 
 /* Launches the graph on a stream, if need be twice; and it does what it should. */
@@ -147,14 +134,14 @@ static void graph_live(program *p, lade_status *first) {
 }
 
 static lade_status native_make(program *p, ladei_graph *out) {
-  looks = true;
+  failing_memory_rest(true);
   ladei_stream stream;
   lade_runtime *inner = support_inner(p->runtime);
   LADE_EXPECT_OK(inner->ops->stream_resolve(inner->self, p->streams[0], &stream));
   LADE_EXPECT_OK(inner->ops->capture_begin(inner->self, &stream, LADEI_CAPTURE_THREAD_LOCAL));
   LADE_EXPECT_OK(inner->ops->fill(inner->self, p->target, p->value, BYTES, &stream));
   lade_status status = inner->ops->capture_end(inner->self, &stream, out);
-  looks = false;
+  failing_memory_rest(false);
   return status;
 }
 
@@ -299,17 +286,15 @@ LADE_TEST(SingleGraph, EndsACaptureThatItCannotAsk) {
 }
 
 LADE_TEST(SingleGraph, LosesNothingWithoutHostMemory) {
-  size_t count = 1;
-  for (fails_at = 0; fails_at <= count && !lade_test_has_failed(); fails_at++) {
-    looks = true;
+  uint64_t count = 1;
+  for (uint64_t k = 0; k <= count && !lade_test_has_failed(); k++) {
     lade_runtime *runtime = support_interposer_open("sim", NULL);
     LADE_ASSERT(runtime != NULL);
-    looks = false;
-    allocations = 0;
+    failing_memory_fail(k, FAILING_MEMORY_OF_ALL);
     lade_status status = graphs_use(runtime, NULL);
-    looks = true;
-    if (fails_at == 0) count = allocations;
-    lade_test_context("allocation %zu of %zu fails", fails_at, count);
+    uint64_t allocations = failing_memory_whole();
+    if (k == 0) count = allocations;
+    lade_test_context("allocation %" PRIu64 " of %" PRIu64 " fails", k, count);
     bool told = status == LADE_OK || status == LADE_ERR_CALLBACK || status == LADE_ERR_OUT_OF_HOST_MEMORY;
     LADE_EXPECT(told || status == LADE_ERR_CAPTURE); /* what the software device says of joins it cannot look at */
     support_expect_nothing_live(runtime);

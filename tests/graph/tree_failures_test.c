@@ -3,33 +3,20 @@
  * Every driver call and every allocation of host memory that a tree makes fails once, at each of its places, in each state. Behind
  * a run that failed the pool holds exactly what lives, what is valid has its bytes, and the same run succeeds.
  */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "graph/tree/tree.h"
 #include "runtime/ops.h"
+#include "tests/failing_memory/failing_memory.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/failures.h"
 #include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
 
 enum { BYTES = 4096 };
-
-static size_t allocations, fails_at; /* the number of the one of host memory that fails; 0: none */
-static bool looks;                   /* the test looks at the outcome: nothing fails */
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *memory, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *memory, size_t bytes);
-
-static bool fails(void) { return !looks && ++allocations == fails_at; }
-void *__wrap_malloc(size_t bytes) { return fails() ? NULL : __real_malloc(bytes); }
-void *__wrap_calloc(size_t count, size_t bytes) { return fails() ? NULL : __real_calloc(count, bytes); }
-void *__wrap_realloc(void *memory, size_t bytes) { return fails() ? NULL : __real_realloc(memory, bytes); }
 
 typedef struct program {
   lade_runtime *runtime;
@@ -111,30 +98,30 @@ static lade_graph_function *function_add(program *p, lade_graph_body body, size_
 /* ---- Looks ------------------------------------------------------------------------------------------------------- */
 
 static void expect_ones(program *p, const lade_graph_value *value) {
-  looks = true;
+  failing_memory_rest(true);
   unsigned char host[BYTES] = {0}, wanted[BYTES];
   lade_runtime *inner = support_inner(p->runtime);
   memset(wanted, 1, sizeof wanted);
   LADE_EXPECT_OK(inner->ops->device_synchronize(inner->self, 0));
   LADE_EXPECT_OK(inner->ops->copy_sync(inner->self, 0, LADEI_COPY_D2H, host, value->address, sizeof host));
   LADE_EXPECT_EQ_MEM(host, wanted, sizeof host);
-  looks = false;
+  failing_memory_rest(false);
 }
 
 static bool is_valid(program *p, const lade_graph_value *value) {
-  looks = true;
+  failing_memory_rest(true);
   lade_error error;
   ladei_error_save(&error);
   bool valid = lade_graph_buffer_get(p->tree, value->buffer, NULL, NULL) == LADE_OK;
   ladei_error_restore(&error);
-  looks = false;
+  failing_memory_rest(false);
   return valid;
 }
 
 static void expect_sound(program *p) {
-  looks = true;
+  failing_memory_rest(true);
   LADE_EXPECT_OK(ladei_tree_verify(p->tree));
-  looks = false;
+  failing_memory_rest(false);
 }
 
 /* ---- The program ------------------------------------------------------------------------------------------------- */
@@ -342,17 +329,15 @@ LADE_TEST(GraphTree, KeepsARecordingThatFailedAndThatTheDriverRefusesToDestroy) 
 }
 
 static void without_host_memory(bool *passes) {
-  size_t count = 1;
-  for (fails_at = 0; fails_at <= count && !lade_test_has_failed(); fails_at++) {
-    looks = true;
+  uint64_t count = 1;
+  for (uint64_t k = 0; k <= count && !lade_test_has_failed(); k++) {
     lade_runtime *runtime = support_interposer_open("sim", NULL);
     LADE_ASSERT(runtime != NULL);
-    lade_test_context("allocation %zu of %zu fails", fails_at, count);
-    looks = false;
-    allocations = 0;
+    lade_test_context("allocation %" PRIu64 " of %" PRIu64 " fails", k, count);
+    failing_memory_fail(k, FAILING_MEMORY_OF_ALL);
     lade_status status = trees_use(runtime, passes);
-    looks = true;
-    if (fails_at == 0) count = allocations;
+    uint64_t allocations = failing_memory_whole();
+    if (k == 0) count = allocations;
     bool told = status == LADE_OK || status == LADE_ERR_CALLBACK || status == LADE_ERR_OUT_OF_HOST_MEMORY ||
                 status == LADE_ERR_OUT_OF_PINNED_MEMORY; /* of a suspend: the software device's */
     LADE_EXPECT(told || status == LADE_ERR_CAPTURE);     /* what the software device says of joins it cannot look at */

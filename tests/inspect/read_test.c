@@ -12,25 +12,12 @@
 #include <unistd.h>
 
 #include "inspect/formats/json.h"
+#include "tests/failing_memory/failing_memory.h"
 #include "tests/inspect/sample.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/temp_dir.h"
 
 /* --- no memory ---------------------------------------------------------------------------------------------------------- */
-
-static size_t allocations, fails_at; /* the number of the one that fails; 0: none */
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *memory, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *memory, size_t bytes);
-
-static bool fails(void) { return ++allocations == fails_at; }
-void *__wrap_malloc(size_t bytes) { return fails() ? NULL : __real_malloc(bytes); }
-void *__wrap_calloc(size_t count, size_t bytes) { return fails() ? NULL : __real_calloc(count, bytes); }
-void *__wrap_realloc(void *memory, size_t bytes) { return fails() ? NULL : __real_realloc(memory, bytes); }
 
 static lade_status nothing_write(void *user, const void *data, size_t bytes) {
   (void)user;
@@ -44,10 +31,9 @@ static void each_failure(lade_status (*work)(void *user), void *user) {
   lade_status status = LADE_ERR_OUT_OF_HOST_MEMORY;
   size_t failed = 0;
   for (size_t at = 1; status != LADE_OK; at++) {
-    allocations = 0;
-    fails_at = at;
+    failing_memory_fail(at, FAILING_MEMORY_OF_ALL);
     status = work(user);
-    fails_at = 0;
+    (void)failing_memory_whole();
     LADE_ASSERT(status == LADE_OK || status == LADE_ERR_OUT_OF_HOST_MEMORY);
     if (status != LADE_OK) LADE_EXPECT_EQ_INT(lade_last_error()->status, LADE_ERR_OUT_OF_HOST_MEMORY);
     if (status != LADE_OK) failed++;
