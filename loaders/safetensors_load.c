@@ -28,14 +28,14 @@ static const char *const call = ladei_loader_load_call;
 
 /* --- checking what comes from the caller -------------------------------------------------------------------------- */
 
-static lade_status targets_check(const lade_load_target *targets, uint64_t count) {
+static lade_status targets_check(const lade_load_target *targets, uint64_t count, bool allocates) {
   if (targets == NULL) return ladei_error_null(call, "targets");
   if (count == 0 || count > UINT32_MAX)
     return ladei_error_argument(call, "target_count", "from 1 to 4294967295", "%llu", (unsigned long long)count);
   for (uint64_t i = 0; i < count; i++) {
     if (targets[i].pipeline == NULL)
       return ladei_error_null(call, ladei_loader_field_of("targets", i, "pipeline").name);
-    if (targets[i].allocator == NULL)
+    if (allocates && targets[i].allocator == NULL)
       return ladei_error_null(call, ladei_loader_field_of("targets", i, "allocator").name);
   }
   return LADE_OK;
@@ -123,13 +123,15 @@ static lade_status arguments_check(const lade_safetensors *file, const lade_load
                                    const lade_load_options *options, lade_tensor_load *const *out) {
   if (file == NULL) return ladei_error_null(call, "file");
   if (out == NULL) return ladei_error_null(call, "out");
-  LADEI_TRY(targets_check(targets, target_count));
+  LADEI_TRY(targets_check(targets, target_count, options->memory == NULL));
   LADEI_TRY(options_check(options));
   if (options->rules == NULL && options->rule_count > 0) return ladei_error_null(call, "options.rules");
   if (options->group == NULL && (options->rule_count > 0 || options->rule_of != NULL))
     return ladei_error_argument(call, "options.group", "a group, as there are rules", "NULL");
   if (options->rule_count > 0 && options->rule_of != NULL)
     return ladei_error_argument(call, "options.rule_of", "NULL beside options.rules", "a callback");
+  if (options->group != NULL && options->memory != NULL)
+    return ladei_error_argument(call, "options.memory", "NULL with a group", "%p", (const void *)options->memory);
   if (options->group != NULL && target_count != 1)
     return ladei_error_argument(call, "target_count", "1, with a group", "%llu", (unsigned long long)target_count);
   return LADE_OK;
@@ -148,7 +150,7 @@ static lade_status load_create(const lade_safetensors *file, const lade_load_tar
   *load = (lade_tensor_load){.file = file,
                              .targets = copies,
                              .target_count = target_count,
-                             .per_tensor = options->per_tensor != 0,
+                             .per_tensor = options->per_tensor != 0 || options->memory != NULL,
                              .file_flags = options->file_flags & LADE_FILE_DIRECT};
   if (options->file_flags == 0 && targets[0].pipeline->options.load_cache == LADE_LOAD_CACHE_NEVER)
     load->file_flags = LADE_FILE_DIRECT;

@@ -9,7 +9,7 @@
  * Tensors that follow each other in file and memory are one range of a transfer. The size of the transfers doubles from
  * one to the next: the first tensors are there early, and the whole is not split into many.
  *
- * I1  pieces[i].memory lies in a segment of its target, or is NULL for a tensor without bytes.
+ * I1  pieces[i].memory lies in a segment of its target, or in the caller's memory, or is NULL for a tensor without bytes.
  * I2  pieces[i].ticket is the transfer that carries the whole tensor; without bytes none does.
  * Locks: none. The thread that makes the load calls.
  */
@@ -204,7 +204,23 @@ static lade_status memory_lay_out(lade_tensor_load *load, size_t alignment, size
   return status;
 }
 
+static lade_status memory_take(lade_tensor_load *load, void *const *memory) {
+  for (size_t i = 0; i < load->piece_count; i++) {
+    ladei_loader_piece *p = &load->pieces[i];
+    if (p->bytes == 0) continue;
+    p->memory = memory[i];
+    if (p->memory == NULL) {
+      char shown[LADEI_LOADER_NAME_TEXT_BYTES];
+      lade_status status = ladei_error_null(call, ladei_loader_field_of("options.memory", i, "").name);
+      return ladei_error_prefix(
+          status, "tensor \"%s\": ", ladei_loader_name_text(load->file->tensors[p->tensor].entry->name, shown));
+    }
+  }
+  return LADE_OK;
+}
+
 lade_status ladei_loader_load_alloc(lade_tensor_load *load, const lade_load_options *options) {
+  if (options->memory != NULL) return memory_take(load, options->memory);
   load->segments = calloc(load->piece_count + load->target_count, sizeof *load->segments);
   size_t *totals = calloc(load->target_count, sizeof *totals);
   lade_status status = LADE_OK;
@@ -254,7 +270,7 @@ bool ladei_loader_piece_adjoins(const lade_tensor_load *load, const ladei_loader
 
 /* Whether two pieces of one target are one range, in the file and in memory. */
 static bool piece_follows(const lade_tensor_load *load, const ladei_loader_piece *before, const ladei_loader_piece *p) {
-  /* Blocks of their own may lie side by side and yet belong to two allocations of the driver: no copy goes across. */
+  /* Blocks of their own, or the caller's, may lie side by side and yet belong to two allocations of the driver: no copy goes across. */
   return !load->per_tensor && ladei_loader_piece_adjoins(load, before, p) &&
          before->memory + before->bytes == p->memory;
 }

@@ -63,7 +63,7 @@ lade_status ladei_loader_load_memory_error(void);
 lade_status ladei_loader_load_list(lade_tensor_load *load, const lade_load_options *options);
 /* Chooses for each file whether it is read past the page cache. */
 lade_status ladei_loader_load_choose(lade_tensor_load *load);
-/* Allocates the memory of all pieces, whose bytes are known. */
+/* Allocates the memory of all pieces, whose bytes are known, or takes the caller's. */
 lade_status ladei_loader_load_alloc(lade_tensor_load *load, const lade_load_options *options);
 /* Whether two pieces are one range of a file, at the end of the first and the beginning of the second. */
 bool ladei_loader_piece_adjoins(const lade_tensor_load *load, const ladei_loader_piece *before,

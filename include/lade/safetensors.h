@@ -175,7 +175,7 @@ LADE_API lade_status lade_safetensors_endpoint(const lade_safetensors *file, uin
 /** A device to load to, or to save from. All borrowed; they outlive the load. */
 typedef struct lade_load_target {
   lade_pipeline *pipeline;          /**< Of that device. */
-  lade_device_allocator *allocator; /**< Of that device. Not used for saving. */
+  lade_device_allocator *allocator; /**< Of that device. Not used for saving, nor with options.memory. */
   lade_stream stream;               /**< Loading: memory is allocated on it, and copies come after what is queued there.
                                          Saving: copies come after what is queued there. */
 } lade_load_target;
@@ -233,6 +233,11 @@ typedef struct lade_load_options {
   /** With a group: bytes that one rank reads and hands on at once, about. From 4 KiB to 1 GiB. 0: 64 MiB, less for loads of
    * less than eight such parts for each rank. Device memory for five of them beside what is loaded. The same on all ranks. */
   uint64_t part_bytes;
+  /** Where the tensors go: device memory of the caller's, by number in the load, on the target of each; of a tensor without bytes any
+   * value. Nothing is allocated then: targets need no allocator, and alignment and per_tensor do not count. It must stay until the
+   * load is destroyed. Each has room for its tensor, and none overlaps another. After an error it holds some bytes, not all. Not with a group.
+   * Borrowed for the call; NULL: allocated. */
+  void *const *memory;
 } lade_load_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
@@ -283,7 +288,7 @@ LADE_INLINE void lade_load_slice_init(lade_load_slice *slice) {
 /**
  * Start to load tensors.
  *
- * Allocates their memory and submits transfers in the order of the file; tensors that follow each other in the file and
+ * Allocates their memory (unless options.memory says where they go) and submits transfers in the order of the file; tensors that follow each other in the file and
  * in memory go together. The first transfers are small, so that the first tensors are there early.
  *
  * @param file     Borrowed until the load is destroyed.
@@ -358,7 +363,7 @@ LADE_API lade_status lade_tensor_load_query(lade_tensor_load *load, lade_load_in
  * End a load. Transfers under way are cancelled and waited for. NULL does nothing.
  *
  * @param load         Taken on success.
- * @param keep_memory  false: the memory is freed. Streams other than the targets' that used it must have been recorded
+ * @param keep_memory  Of no account with options.memory, which stays the caller's. false: the memory is freed. Streams other than the targets' that used it must have been recorded
  *                     (lade_device_record_stream) or be done. true: it becomes the caller's; each address is then freed
  *                     with lade_device_free(): that of every tensor with bytes when options.per_tensor, else that of
  *                     the first tensor with bytes of each target, in the order of the checkpoint's numbers. Ignored,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each metric is, by the first word of its keys: METRIC(key, text). Headers of include/lade say more. */
+/* A text for each metric, by the first word of its keys: METRIC(key, text). Headers of include/lade say more. */
 /* clang-format off */
 #define LADEI_METRICS_HELP(METRIC) \
   METRIC(active, "Blocks handed out, and freed ones that a stream still uses.") \

@@ -396,6 +396,50 @@ LADE_TEST_P(SafetensorsLoad, SpreadsOverDevices, support_soft_runtimes, name) {
   fixture_close(&f);
 }
 
+/* Memory of a model that is there, with a gap after each tensor; some of the tensors, the last one first. */
+LADE_TEST_P(SafetensorsLoad, BringsTensorsWhereTheCallerSays, support_soft_runtimes, name) {
+  enum { ROOM = 1 << 20, GAP = 24, MOST = 64 };
+  fixture f;
+  lade_tensor_load *load;
+  lade_load_options options;
+  void *block, *memory[MOST], *address;
+  uint64_t tensors[MOST], count = 0;
+  size_t at = 0;
+  if (!fixture_open(&f, name)) return;
+  lade_safetensors *file = golden_open(all_path);
+  LADE_ASSERT_OK(lade_device_alloc(f.targets[0].allocator, ROOM, f.streams[0], &block));
+  for (uint64_t i = lade_safetensors_count(file); i-- > 0 && count < MOST;) {
+    if (i % 3 == 1) continue;
+    tensors[count] = i;
+    memory[count++] = (char *)block + at;
+    at += tensor_of(file, i).bytes + GAP;
+    LADE_ASSERT_LE_SIZE(at, ROOM);
+  }
+  lade_load_target target = {.pipeline = f.targets[0].pipeline, .stream = f.streams[0]}; /* needs no allocator */
+  lade_load_options_init(&options);
+  options.tensors = tensors;
+  options.tensor_count = count;
+  options.memory = memory;
+  LADE_ASSERT_OK(lade_safetensors_load(file, &target, 1, &options, &load));
+  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+  for (uint64_t i = 0; i < count; i++) {
+    tensor_expect(&f, file, load, i, tensors[i]);
+    LADE_EXPECT_OK(lade_tensor_load_address(load, i, &address, NULL));
+    if (tensor_of(file, tensors[i]).bytes > 0) LADE_EXPECT_EQ_PTR(address, memory[i]);
+  }
+  LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
+  LADE_EXPECT_OK(lade_device_free(f.targets[0].allocator, block)); /* it stayed the caller's */
+
+  memory[0] = memory[1] = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_safetensors_load(file, &target, 1, &options, &load));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "options.memory[");
+  options.memory = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_safetensors_load(file, &target, 1, &options, &load));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "targets[0].allocator is NULL");
+  lade_safetensors_close(file);
+  fixture_close(&f);
+}
+
 LADE_TEST(SafetensorsLoad, TakesNothingToLoad) {
   fixture f;
   lade_tensor_load *load;
