@@ -67,6 +67,6 @@ _take_in()
 from lade import _log  # noqa: E402
 
 _log.begin()
-from lade import safetensors  # noqa: E402, F401
-from lade._log import log_level  # noqa: E402, F401
-from lade.loader import Batch, Loader  # noqa: E402, F401
+from lade import safetensors as safetensors  # noqa: E402
+from lade._log import log_level as log_level  # noqa: E402
+from lade.loader import Batch as Batch, Loader as Loader  # noqa: E402

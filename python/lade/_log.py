@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 import warnings
+from typing import Any
 
 import lade
 from lade import _lade
 from lade._arguments import take
+
+_native: Any = _lade  # what is not for users is in no stub
 
 _LEVELS = {"off": 0, "error": 1, "warn": 2, "info": 3, "debug": 4}
 _OF_LOGGING = {1: 40, 2: 30, 3: 20, 4: 10}
@@ -39,15 +42,15 @@ def log_level(level: str) -> None:
     take("level", level, str, "a str")
     if level not in _LEVELS:
         raise lade.InvalidArgumentError(f"level is {level!r}; expected one of {', '.join(_LEVELS)}")
-    _lade._log_level(_LEVELS[level])
+    _native._log_level(_LEVELS[level])
 
 
 def begin() -> None:
     """At the import of the package."""
     if not os.environ.get("LADE_LOG"):
-        _lade._log_level(_LEVELS["warn"])
+        _native._log_level(_LEVELS["warn"])
     if os.environ.get("LADE_LOG") or os.environ.get("LADE_STATS"):
         try:
-            _lade._log_from_environment()
+            _native._log_from_environment()
         except lade.Error as error:
             warnings.warn(str(error), RuntimeWarning, stacklevel=2)

@@ -12,19 +12,28 @@ The readers are threads of lade, not processes: nothing is pickled, and no worke
 
 from __future__ import annotations
 
+import html
 import operator
 import os
 import re
 import sys
 import tarfile
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import lade
 from lade import _lade
 from lade._arguments import take, take_function, wrong_type
 
+if TYPE_CHECKING:
+    from torch.utils.data import IterableDataset
+
+    from lade._lade import DeviceLike, DeviceView, StreamLike
+
 __all__ = ["Batch", "Loader"]
+
+_extension: Any = _lade  # what is not for users is in no stub
 
 
 class Batch:
@@ -40,53 +49,53 @@ class Batch:
 
     __slots__ = ("_native", "_loader")
 
-    def __init__(self, native, loader):
+    def __init__(self, native: Any, loader: Loader) -> None:
         self._native, self._loader = native, loader
 
     @property
-    def number(self):
+    def number(self) -> int:
         """From 0, over all epochs."""
         return self._native.number
 
     @property
-    def epoch(self):
+    def epoch(self) -> int:
         """From 0."""
         return self._native.epoch
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """Of the records in device memory."""
         return self._native.nbytes
 
     @property
-    def fields(self):
+    def fields(self) -> tuple[str, ...]:
         """Names of the fields."""
         return self._loader.index.fields
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self._native.count
 
-    def __getitem__(self, field):
+    def __getitem__(self, field: str | int) -> Any:
         array = self._native.array(self._field(field))
         return self.records(field) if array is None else self._loader._convert(array)
 
-    def records(self, field=0):
+    def records(self, field: str | int = 0) -> list[Any]:
         """One array of bytes for each record, as a list."""
         return [self._loader._convert(part) for part in self._native.parts(self._field(field))]
 
-    def lengths(self, field=0):
+    def lengths(self, field: str | int = 0) -> list[int]:
         """Bytes of each record, without padding."""
         return self._native.lengths(self._field(field))
 
-    def numbers(self):
+    def numbers(self) -> list[int]:
         """Number of each record in the index."""
         return self._native.records()
 
-    def keys(self):
+    def keys(self) -> list[str | None]:
         """Key of each record in the index; None of one without."""
         return self._native.keys()
 
-    def release(self):
+    def release(self) -> None:
         """Let go of the batch now. Arrays that were taken from it keep its memory."""
         self._native.release()
 
@@ -100,10 +109,18 @@ class Batch:
             raise IndexError(f"field {number}; the records have {len(self.fields)}")
         return number % len(self.fields)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         if self._native.released:
             return "<lade.Batch, released>"
-        return f"<lade.Batch {self.number} of {len(self)} records, epoch {self.epoch}>"
+        return f"<lade.Batch {self.number} of {len(self)} records, {_extension._bytes_text(self.nbytes)}, epoch {self.epoch}>"
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for number, name in enumerate([] if self._native.released else self.fields):
+            lengths = self.lengths(number)
+            sizes = sorted({min(lengths), max(lengths)}) if lengths else [0]
+            rows.append(f"<tr><td>{html.escape(name)}</td><td>{' to '.join(map(_extension._bytes_text, sizes))}</td></tr>")
+        return f"<table><thead><tr><th colspan=\"2\">{html.escape(repr(self))}</th></tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
 def _integer(name, value, expected):
@@ -264,11 +281,15 @@ class Loader:
     Threads: any; one batch at a time is taken. A forked child gets ForkedError, also in workers of a DataLoader: see dataset().
     """
 
-    def __init__(self, source, batch_size=None, *, fields=None, record_bytes=None, device=None, pipeline=None, allocator=None, stream=None,
-                 shuffle=False, seed=0, epochs=None, rank=0, world=1, equal_ranks=False, drop_last=False, prefetch=4, padded=False,
-                 alignment=None, batch_bytes=0, skip_unreadable=False, layout=None, convert=None, return_timeout=60.0, state=None,
-                 local_ranks=None):
-        self._native = None
+    def __init__(self, source: _lade.RecordIndex | str | bytes | os.PathLike[str] | Iterable[str | bytes | os.PathLike[str]],
+                 batch_size: int | None = None, *, fields: str | Iterable[str] | None = None, record_bytes: int | None = None,
+                 device: DeviceLike = None, pipeline: _lade.Pipeline | None = None, allocator: _lade.DeviceAllocator | None = None,
+                 stream: StreamLike = None, shuffle: bool = False, seed: int = 0, epochs: int | None = None, rank: int = 0, world: int = 1,
+                 equal_ranks: bool = False, drop_last: bool = False, prefetch: int = 4, padded: bool = False, alignment: int | None = None,
+                 batch_bytes: int = 0, skip_unreadable: bool = False,
+                 layout: Mapping[str, tuple[Any, int | Iterable[int]]] | None = None, convert: Callable[[DeviceView], object] | None = None,
+                 return_timeout: float | None = 60.0, state: Mapping[str, int] | None = None, local_ranks: int | None = None) -> None:
+        self._native: Any = None
         self._process = os.getpid()
         self._lock = threading.RLock()  # a signal's handler may ask for the state while its thread waits for a batch
         self._check(batch_size, batch_bytes, epochs, rank, world, prefetch, seed, alignment)
@@ -329,7 +350,7 @@ class Loader:
     def _begin(self, state):
         self._iterated = None  # the for that was begun last
         self._ahead, self._state_before = [], None  # what was taken and is not handed out: a batch, or None at the end of all
-        self._native = _lade._Loader(self.index, self._pipeline, self._allocator, stream=self._own_stream or self._stream, resume=state,
+        self._native = _extension._Loader(self.index, self._pipeline, self._allocator, stream=self._own_stream or self._stream, resume=state,
                                      **self._options)
 
     def _own(self):
@@ -378,7 +399,7 @@ class Loader:
         dropped = self._drop_last and not self._bounded and left < self._batch_size  # with batch_bytes they may be several batches
         return state["epoch"] != epoch or left <= 0 or bool(dropped)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Batch]:
         self._own()
         with self._lock:
             if self._iterated is not None:
@@ -396,14 +417,14 @@ class Loader:
             return  # it is there, and has read ahead
         self.load_state_dict({**state, "epoch": epoch, "position": 0})
 
-    def __next__(self):
+    def __next__(self) -> Batch:
         self._iterated = None
         batch, _, _ = self._take(None)
         if batch is None:
             raise StopIteration
         return batch
 
-    def __len__(self):
+    def __len__(self) -> int:
         """Batches of an epoch."""
         if self._batch_size is None or self._bounded:
             raise TypeError("a Loader with batch_bytes has no length: how many records fit a batch depends on their order")
@@ -411,17 +432,17 @@ class Loader:
         return whole if self._drop_last or not rest else whole + 1
 
     @property
-    def device(self):
+    def device(self) -> _lade.Device:
         """Where the batches are."""
         return self._device
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, int]:
         """Where the loader is, behind the batch that was handed out last, as a dict of ints: enough to go on exactly there."""
         self._own()
         with self._lock:
             return self._state_before or self._native.state()
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on where a state says, with the same files, seed, rank and world. What was read ahead is dropped; batches in use stay.
 
         Raises
@@ -432,22 +453,22 @@ class Loader:
         self._own()
         take("state", state, dict, "a dict of state_dict()")
         with self._lock:
-            following = _lade._Loader(self.index, self._pipeline, self._allocator, stream=self._own_stream or self._stream, resume=state,
+            following = _extension._Loader(self.index, self._pipeline, self._allocator, stream=self._own_stream or self._stream, resume=state,
                                       **self._options)
             self._native, self._ahead, self._state_before = following, [], None
             self._iterated = None
 
-    def stats(self):
+    def stats(self) -> dict[str, int]:
         """Counters: batches, records, skipped_records, skipped_batches, skips_listed."""
         self._own()
         return self._native.stats()
 
-    def skips(self):
+    def skips(self) -> list[tuple[int, str | None, int, str]]:
         """Records that were left out: ``(number, key, times, what went wrong)``, at most 1024."""
         self._own()
         return self._native.skips()
 
-    def close(self):
+    def close(self) -> None:
         """Stop the reading, and give the memory back. BusyError while a batch is in use."""
         self._own()
         with self._lock:
@@ -460,17 +481,17 @@ class Loader:
                     self._begin(before)  # or the batch that was taken, and not handed out, is lost
                 raise
 
-    def __enter__(self):
+    def __enter__(self) -> Loader:
         return self
 
-    def __exit__(self, raised=None, *_):
+    def __exit__(self, raised: object = None, *_: object) -> None:
         try:
             self.close()
         except lade.BusyError:
             if raised is None:
                 raise  # else that goes on: as long as it does, it holds the batches of the with block
 
-    def dataset(self):
+    def dataset(self) -> IterableDataset[Batch]:
         """The loader as a ``torch.utils.data.IterableDataset``, for ``DataLoader(loader.dataset(), batch_size=None)``.
 
         ``num_workers`` must be 0: a worker is a process of its own, and raises.

@@ -31,6 +31,8 @@ import sys
 import tempfile
 import threading
 import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypedDict, TypeVar, overload
 
 import lade
 from lade import _lade
@@ -39,8 +41,10 @@ from lade._arguments import class_text, take, take_function, take_path, wrong_ty
 from lade._errors import Joined
 
 __all__ = [
+    "SafeSlice",
     "SafetensorError",
     "Save",
+    "Tensor",
     "load",
     "load_file",
     "load_model",
@@ -50,6 +54,75 @@ __all__ = [
     "save_file",
     "save_model",
 ]
+
+# --- types -------------------------------------------------------------------------------------------------------------
+
+
+class Tensor(Protocol):
+    """What tensors of every framework have. Say the framework for the type of its own: ``framework="pt"``."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents."""
+
+    @property
+    def dtype(self) -> object:
+        """Type of the elements, as the framework has it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+
+_T = TypeVar("_T", covariant=True)
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    import cupy
+    import numpy.typing
+    import torch
+
+    from lade._lade import DeviceLike, DeviceView, StreamLike
+
+    _Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+    _Array = numpy.typing.NDArray[Any]
+    _Bytes = bytes | bytearray | memoryview
+    _Progress = Callable[[int, int], object]
+    _OfTorch = Literal["pt", "torch", "pytorch"]
+    _OfNumpy = Literal["np", "numpy"]
+    _OfCupy = Literal["cp", "cupy"]
+
+    class _Way(TypedDict, total=False):
+        pipeline: _lade.Pipeline | None
+        allocator: _lade.DeviceAllocator | None
+        stream: StreamLike
+        direct: bool | None
+        local_ranks: int | None
+
+    class _LoadWay(_Way, total=False):
+        tensors: Iterable[str] | None
+        per_tensor: bool
+        progress: _Progress | None
+
+    class _OpenWay(_Way, total=False):
+        backend: str
+
+    class _SaveWay(TypedDict, total=False):
+        max_shard_bytes: int
+        max_shard_size: int | str | None
+        sync: bool
+        progress: _Progress | None
+        stage_bytes: int
+        pipeline: _lade.Pipeline | None
+        allocator: _lade.DeviceAllocator | None
+        stream: StreamLike
+        local_ranks: int | None
+
 
 _HEADER_MOST = 100_000_000
 _KEPT_DEVICES = 8
@@ -199,7 +272,7 @@ def _drop_in_child():
 os.register_at_fork(after_in_child=_drop_in_child)
 
 
-def release():
+def release() -> None:
     """Give back the pipelines, pinned memory and cached device memory that are kept for the next call.
 
     Memory of tensors that are alive stays theirs.
@@ -466,22 +539,22 @@ def _loaded_numpy():
 _Entry = collections.namedtuple("_Entry", "number name dtype shape bytes file offset")
 
 
-class SafeSlice:
+class SafeSlice(Generic[_T]):
     """A tensor of a file, of which parts are read: ``f.get_slice(name)[1:3, :, 0]``."""
 
     def __init__(self, owner, entry):
         self._owner, self._entry = owner, entry
         self._file = owner._open_file()
 
-    def get_shape(self):
+    def get_shape(self) -> list[int]:
         """The tensor's shape, as a list."""
         return list(self._entry.shape)
 
-    def get_dtype(self):
+    def get_dtype(self) -> str:
         """The tensor's type as the format names it, such as ``"F32"``."""
         return self._entry.dtype
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> _T:
         """The part as a tensor of its own. Only its bytes are read, or where they are many small pieces, what lies around them.
 
         With torch the index means what it means there; None, bools, lists and tensors in it read the whole tensor.
@@ -492,7 +565,7 @@ class SafeSlice:
         return f"<lade.safetensors.SafeSlice {self._entry.name!r} {self._entry.dtype} {list(self._entry.shape)}>"
 
 
-class safe_open:
+class safe_open(Generic[_T]):
     """A checkpoint whose tensors are read one by one.
 
     Parameters
@@ -526,6 +599,24 @@ class safe_open:
         It is not in the format, and in which way.
     """
 
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(self: safe_open[torch.Tensor], filename: _Path, framework: _OfTorch, device: DeviceLike = "cpu",
+                     **options: Unpack[_OpenWay]) -> None: ...
+        @overload
+        def __init__(self: safe_open[_Array], filename: _Path, framework: _OfNumpy, device: DeviceLike = "cpu",
+                     **options: Unpack[_OpenWay]) -> None: ...
+        @overload
+        def __init__(self: safe_open[cupy.ndarray], filename: _Path, framework: _OfCupy, device: DeviceLike = "cpu",
+                     **options: Unpack[_OpenWay]) -> None: ...
+        @overload
+        def __init__(self: safe_open[DeviceView], filename: _Path, framework: Literal["lade"], device: DeviceLike = "cpu",
+                     **options: Unpack[_OpenWay]) -> None: ...
+        @overload
+        def __init__(self: safe_open[Tensor], filename: _Path, framework: None = None, device: DeviceLike = "cpu",
+                     **options: Unpack[_OpenWay]) -> None: ...
+
     def __init__(self, filename, framework=None, device="cpu", *, backend="mmap", pipeline=None, allocator=None, stream=None,
                  direct=None, local_ranks=None):
         if backend not in ("mmap", "pread"):
@@ -556,14 +647,14 @@ class safe_open:
             self._stage = _stage(self._device, None, None, None)
         return self._stage
 
-    def __enter__(self):
+    def __enter__(self) -> safe_open[_T]:
         self._open_file()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self):
+    def close(self) -> None:
         """Close the files. Tensors stay; slices that were taken can still be read, and keep the files open."""
         self._file = None
 
@@ -579,15 +670,15 @@ class safe_open:
             self._numbers = {name: number for number, name in enumerate(file.names())}
         return self._numbers
 
-    def keys(self):
+    def keys(self) -> list[str]:
         """Names of the tensors, sorted."""
         return sorted(self._names())
 
-    def offset_keys(self):
+    def offset_keys(self) -> list[str]:
         """Names of the tensors in the order of their bytes."""
         return list(self._names())
 
-    def metadata(self):
+    def metadata(self) -> dict[str, str] | None:
         """The texts of the header, or None where it has none."""
         file = self._open_file()
         texts = dict(file.metadata())
@@ -663,15 +754,15 @@ class safe_open:
     def _make(self, buffer, kind, shape):
         return _OF_FRAMEWORK[self._framework].make(buffer, kind, shape, self._device)
 
-    def get_tensor(self, name):
+    def get_tensor(self, name: str) -> _T:
         """One tensor, in memory of its own."""
         return self._load([self._number(name)])[name]
 
-    def get_tensors(self):
+    def get_tensors(self) -> dict[str, _T]:
         """All tensors by name, in the order of their bytes, in one block of memory."""
         return self._load()
 
-    def get_slice(self, name):
+    def get_slice(self, name: str) -> SafeSlice[_T]:
         """A tensor to take parts of."""
         return SafeSlice(self, self._entry(name))
 
@@ -711,6 +802,25 @@ def _has_metadata(paths):
         except (OSError, ValueError):
             continue
     return False
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def load_file(filename: _Path, device: DeviceLike = "cuda:0", *, framework: _OfTorch,
+                  **options: Unpack[_LoadWay]) -> dict[str, torch.Tensor]: ...
+    @overload
+    def load_file(filename: _Path, device: DeviceLike = "cuda:0", *, framework: _OfNumpy,
+                  **options: Unpack[_LoadWay]) -> dict[str, _Array]: ...
+    @overload
+    def load_file(filename: _Path, device: DeviceLike = "cuda:0", *, framework: _OfCupy,
+                  **options: Unpack[_LoadWay]) -> dict[str, cupy.ndarray]: ...
+    @overload
+    def load_file(filename: _Path, device: DeviceLike = "cuda:0", *, framework: Literal["lade"],
+                  **options: Unpack[_LoadWay]) -> dict[str, DeviceView]: ...
+    @overload
+    def load_file(filename: _Path, device: DeviceLike = "cuda:0", *, framework: None = None,
+                  **options: Unpack[_LoadWay]) -> dict[str, Tensor]: ...
 
 
 def load_file(filename, device="cuda:0", *, framework=None, tensors=None, pipeline=None, allocator=None, stream=None, direct=None,
@@ -766,6 +876,16 @@ def load_file(filename, device="cuda:0", *, framework=None, tensors=None, pipeli
         return file._load(numbers, per_tensor, progress)
 
 
+if TYPE_CHECKING:
+
+    @overload
+    def load(data: _Bytes, device: DeviceLike = "cpu", *, framework: _OfTorch) -> dict[str, torch.Tensor]: ...
+    @overload
+    def load(data: _Bytes, device: DeviceLike = "cpu", *, framework: _OfNumpy) -> dict[str, _Array]: ...
+    @overload
+    def load(data: _Bytes, device: DeviceLike = "cpu", *, framework: str | None = None) -> dict[str, Tensor]: ...
+
+
 def load(data, device="cpu", *, framework=None):
     """Load tensors from the bytes of a file in the format.
 
@@ -809,7 +929,8 @@ def _same_memory(state):
     return same
 
 
-def load_model(model, filename, strict=True, device="cpu", **options):
+def load_model(model: torch.nn.Module, filename: _Path, strict: bool = True, device: DeviceLike = "cpu",
+               **options: Unpack[_LoadWay]) -> tuple[list[str], list[str]]:
     """Load a checkpoint into a module of torch.
 
     Names that the file lacks are no miss where the model has their memory under a name that the file has: tied weights.
@@ -833,7 +954,7 @@ def load_model(model, filename, strict=True, device="cpu", **options):
     take("strict", strict, bool, "True or False")
     tensors = load_file(filename, device, framework="torch", **options)
     own = model.state_dict()
-    groups = {}
+    groups: dict[str, list[str]] = {}
     for name, first in _same_memory(own).items():
         groups.setdefault(first, [first]).append(name)
     given = {name for names in groups.values() if any(name in tensors for name in names) for name in names}
@@ -1029,7 +1150,7 @@ class Save:
             self._native.wait(durable, timeout)
         self._tensors = None
 
-    def wait_staged(self, timeout=None):
+    def wait_staged(self, timeout: float | None = None) -> None:
         """Wait until tensors may change.
 
         Parameters
@@ -1046,11 +1167,11 @@ class Save:
         """
         self._wait(False, timeout)
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: float | None = None) -> None:
         """Wait until the new file is in place, and, with ``sync``, on stable storage. As :meth:`wait_staged`."""
         self._wait(True, timeout)
 
-    def wait_on(self, stream=None):
+    def wait_on(self, stream: StreamLike = None) -> None:
         """Let work that is queued on a stream from now on wait until it may change the tensors of the device.
 
         Returns when the last copy is queued.
@@ -1064,7 +1185,7 @@ class Save:
             raise lade.InvalidArgumentError("the Save is closed")
         self._native.wait_on(stream)
 
-    def close(self, *, cancel=False):
+    def close(self, *, cancel: bool = False) -> None:
         """Wait for its end, whatever that is.
 
         Parameters
@@ -1097,6 +1218,16 @@ def _size(name, value):
     if unit is None:
         raise lade.InvalidArgumentError(f'{name} is {value!r}; expected bytes, such as 5000000000, "5GB" or "4.5GiB"')
     return _count(name, int(float(found[1]) * unit) if "." in found[1] else int(found[1]) * unit)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def save_file(tensors: Mapping[str, Any], filename: _Path, metadata: Mapping[str, str] | None = None, *, wait: Literal[False],
+                  **options: Unpack[_SaveWay]) -> Save: ...
+    @overload
+    def save_file(tensors: Mapping[str, Any], filename: _Path, metadata: Mapping[str, str] | None = None, *, wait: Literal[True] = True,
+                  **options: Unpack[_SaveWay]) -> None: ...
 
 
 def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, max_shard_size=None, sync=True, progress=None, wait=True,
@@ -1164,7 +1295,7 @@ def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, max_shard_
         _lade._save(path, targets, entries, texts, max_shard_bytes, sync, progress)
 
 
-def save(tensors, metadata=None):
+def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> bytes:
     """The bytes of a file with these tensors: what :func:`save_file` writes.
 
     Parameters
@@ -1183,7 +1314,8 @@ def save(tensors, metadata=None):
             return file.read()
 
 
-def save_model(model, filename, metadata=None, force_contiguous=True, **options):
+def save_model(model: torch.nn.Module, filename: _Path, metadata: Mapping[str, str] | None = None, force_contiguous: bool = True,
+               **options: Unpack[_SaveWay]) -> None:
     """Save the tensors of a module of torch. Tied weights are saved once, by the first of their names, sorted.
 
     Parameters

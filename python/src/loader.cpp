@@ -680,7 +680,7 @@ void bind_index(nb::module_ &module) {
       .def("__init__", &index_init, nb::arg("fields").none() = nb::none(),
            nb::sig("def __init__(self, fields: str | typing.Sequence[str] | None = None) -> None"))
       .def("add_tar", &index_add_tar, nb::arg("path"), nb::kw_only(), nb::arg("ignore_zeros") = false,
-           nb::sig("def add_tar(self, path: typing.Any, *, ignore_zeros: bool = False) -> None"),
+           nb::sig("def add_tar(self, path: str | bytes | os.PathLike[str], *, ignore_zeros: bool = False) -> None"),
            "Add the records of a tar file: files that follow each other with one key, in the manner of WebDataset.\n\n"
            "Parameters\n----------\npath : str, bytes or os.PathLike\nignore_zeros : bool\n"
            "    Read on behind blocks of zeros: archives one behind the other.\n\n"
@@ -688,9 +688,11 @@ void bind_index(nb::module_ &module) {
            "be read.")
       .def("add_fixed", &index_add_fixed, nb::arg("path").none(), nb::arg("record_bytes").none(), nb::kw_only(),
            nb::arg("skip_bytes").none() = 0,
-           nb::sig("def add_fixed(self, path: typing.Any, record_bytes: int, *, skip_bytes: int = 0) -> None"),
+           nb::sig("def add_fixed(self, path: str | bytes | os.PathLike[str], record_bytes: int, *, skip_bytes: int = "
+                   "0) -> None"),
            "Add a file of records of one size, behind a header of ``skip_bytes``. For an index of one field.")
-      .def("add_file", &index_add_file, nb::arg("path"), nb::sig("def add_file(self, path: typing.Any) -> int"),
+      .def("add_file", &index_add_file, nb::arg("path"),
+           nb::sig("def add_file(self, path: str | bytes | os.PathLike[str]) -> int"),
            "Add a file without records, and give its number for add().")
       .def("add", &index_add, nb::arg("ranges"), nb::arg("key").none() = nb::none(),
            nb::sig("def add(self, ranges: typing.Iterable[tuple[int, int, int]], key: str | None = None) -> None"),

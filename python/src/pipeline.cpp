@@ -202,7 +202,7 @@ TicketObject write_from(PipelineObject &self, nb::handle path, nb::handle offset
   return submit(std::move(transfer), request, common, tensor);
 }
 
-TicketObject copy(PipelineObject &self, nb::handle source, nb::handle destination, nb::handle stream, int priority,
+TicketObject copy(PipelineObject &self, nb::handle destination, nb::handle source, nb::handle stream, int priority,
                   nb::handle progress) {
   const Common common{stream, priority, progress};
   const std::shared_ptr<Pipe> pipe = self.pipe;
@@ -485,7 +485,7 @@ void bind_ticket(nb::module_ &module) {
            "goes to\n"
            "``sys.unraisablehook``, and the next callback is called. It may call anything of lade, waits included.")
       .def("wait_on", &ticket_stream_wait, nb::arg("stream").none() = nb::none(),
-           nb::sig("def wait_on(self, stream: typing.Any = None) -> None"),
+           nb::sig("def wait_on(self, stream: StreamLike = None) -> None"),
            "Let work that is queued on a stream from now on wait for the transfer's copies.\n\n"
            "Returns when the copies are queued, that is, after the reads; nobody waits for the copies but the "
            "stream.\n\n"
@@ -557,32 +557,33 @@ void bind_pipeline(nb::module_ &module) {
                    "chunk_bytes: int | None = None, depth: int | None = None, readers: int | None = None, "
                    "max_transfers: int | None = None, window_bytes: int | None = None, local_ranks: int | None = None, "
                    "storage: str = 'auto') -> None"))
-      .def(
-          "read_into", &read_into, nb::arg("path").none(), nb::arg("offset").none(), nb::arg("tensor").none(),
-          nb::kw_only(), nb::arg("bytes").none() = nb::none(), nb::arg("stream").none() = nb::none(),
-          nb::arg("priority") = 0, nb::arg("direct") = false, nb::arg("progress").none() = nb::none(),
-          nb::sig("def read_into(self, path: typing.Any, offset: int, tensor: typing.Any, *, bytes: int | None = None, "
-                  "stream: typing.Any = None, priority: int = 0, direct: bool = False, "
-                  "progress: typing.Callable[[int, int], object] | None = None) -> Ticket"),
-          "Begin to read a range of a file into device memory.\n\n"
-          "Parameters\n----------\npath : str, bytes, os.PathLike, int or file object\n"
-          "    An open file's descriptor is copied, so that it may be closed at once.\n"
-          "offset : int\n    Of the first byte in the file.\n"
-          "tensor : object\n    Contiguous, writable memory of the pipeline's device: DeviceBuffer, torch, CuPy, "
-          "DLPack.\n"
-          "bytes : int or None\n    How many. None: as many as the tensor has.\n"
-          "direct : bool\n    Past the page cache (O_DIRECT).\n" COMMON_DOC
-          "\nRaises\n------\nInvalidArgumentError\n    Naming the argument: not contiguous, read-only, memory of the "
-          "host or of another device.\n"
-          "IOError\n    The file cannot be opened. What fails later comes out of the ticket: TruncatedError for a "
-          "short file.")
+      .def("read_into", &read_into, nb::arg("path").none(), nb::arg("offset").none(), nb::arg("tensor").none(),
+           nb::kw_only(), nb::arg("bytes").none() = nb::none(), nb::arg("stream").none() = nb::none(),
+           nb::arg("priority") = 0, nb::arg("direct") = false, nb::arg("progress").none() = nb::none(),
+           nb::sig("def read_into(self, path: str | bytes | os.PathLike[str], offset: int, tensor: object, *, bytes: "
+                   "int | None = None, "
+                   "stream: StreamLike = None, priority: int = 0, direct: bool = False, "
+                   "progress: typing.Callable[[int, int], object] | None = None) -> Ticket"),
+           "Begin to read a range of a file into device memory.\n\n"
+           "Parameters\n----------\npath : str, bytes, os.PathLike, int or file object\n"
+           "    An open file's descriptor is copied, so that it may be closed at once.\n"
+           "offset : int\n    Of the first byte in the file.\n"
+           "tensor : object\n    Contiguous, writable memory of the pipeline's device: DeviceBuffer, torch, CuPy, "
+           "DLPack.\n"
+           "bytes : int or None\n    How many. None: as many as the tensor has.\n"
+           "direct : bool\n    Past the page cache (O_DIRECT).\n" COMMON_DOC
+           "\nRaises\n------\nInvalidArgumentError\n    Naming the argument: not contiguous, read-only, memory of the "
+           "host or of another device.\n"
+           "IOError\n    The file cannot be opened. What fails later comes out of the ticket: TruncatedError for a "
+           "short file.")
       .def("write_from", &write_from, nb::arg("path").none(), nb::arg("offset").none(), nb::arg("tensor").none(),
            nb::kw_only(), nb::arg("bytes").none() = nb::none(), nb::arg("stream").none() = nb::none(),
            nb::arg("priority") = 0, nb::arg("direct") = false, nb::arg("sync") = false, nb::arg("atomic") = false,
            nb::arg("progress").none() = nb::none(),
            nb::sig(
-               "def write_from(self, path: typing.Any, offset: int, tensor: typing.Any, *, bytes: int | None = None, "
-               "stream: typing.Any = None, priority: int = 0, direct: bool = False, sync: bool = False, atomic: bool = "
+               "def write_from(self, path: str | bytes | os.PathLike[str], offset: int, tensor: object, *, bytes: int "
+               "| None = None, "
+               "stream: StreamLike = None, priority: int = 0, direct: bool = False, sync: bool = False, atomic: bool = "
                "False, "
                "progress: typing.Callable[[int, int], object] | None = None) -> Ticket"),
            "Begin to write device memory to a range of a file, which is made if there is none; nothing of it is "
@@ -595,19 +596,21 @@ void bind_pipeline(nb::module_ &module) {
            "sync : bool\n    On the disk (fsync) before the ticket is over.\n"
            "atomic : bool\n    The file appears under its name when all of it is written; else the name stays as it "
            "was.\n" COMMON_DOC)
-      .def("copy", &copy, nb::arg("source").none(), nb::arg("destination").none(), nb::kw_only(),
+      .def("copy", &copy, nb::arg("destination").none(), nb::arg("source").none(), nb::kw_only(),
            nb::arg("stream").none() = nb::none(), nb::arg("priority") = 0, nb::arg("progress").none() = nb::none(),
-           nb::sig("def copy(self, source: typing.Any, destination: typing.Any, *, stream: typing.Any = None, "
+           nb::sig("def copy(self, destination: object, source: object, *, stream: StreamLike = None, "
                    "priority: int = 0, "
                    "progress: typing.Callable[[int, int], object] | None = None) -> Ticket"),
            "Begin to copy between host and device, or between devices; one end is memory of the pipeline's device.\n\n"
            "Pinned memory is copied as it is, other host memory through staging blocks.\n\n"
-           "Parameters\n----------\nsource, destination : object\n    Contiguous, of the same number of "
+           "Parameters\n----------\ndestination, source : object\n    In this order, as of all copies; contiguous, of "
+           "the same number of "
            "bytes.\n" COMMON_DOC)
       .def("read_many", &read_many, nb::arg("pieces"), nb::kw_only(), nb::arg("stream").none() = nb::none(),
            nb::arg("priority") = 0, nb::arg("direct") = false, nb::arg("progress").none() = nb::none(),
-           nb::sig("def read_many(self, pieces: typing.Iterable[tuple[typing.Any, int, typing.Any]], *, stream: "
-                   "typing.Any = None, "
+           nb::sig("def read_many(self, pieces: typing.Iterable[tuple[str | bytes | os.PathLike[str], int, object]], "
+                   "*, stream: "
+                   "StreamLike = None, "
                    "priority: int = 0, direct: bool = False, progress: typing.Callable[[int, int], object] | None = "
                    "None) -> Ticket"),
            "Begin to read ranges of files into several tensors, as one transfer: small ones are copied together.\n\n"

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "status.h"
 
+#include <nanobind/stl/string.h>
+
+#include <cstdio>
 #include <cstring>
 
 namespace lade_python {
@@ -192,6 +195,7 @@ std::string class_text(nb::handle object) {
 }
 
 void bind_status(nb::module_ &module) {
+  module.def("_bytes_text", &bytes_text, nb::arg("bytes"), "\"1.5 MiB\".");
   base_class = PyErr_NewExceptionWithDoc(
       "lade._lade.Error",
       "A call of lade that failed; its classes are named after the statuses.\n\n"

@@ -22,6 +22,15 @@ def blocks():
     return re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
 
 
+def write_programs(folder):
+    """The code of all documents as programs, for checkers of types; parts of programs get what they stand on."""
+    for path in [DOCUMENT.parents[1] / "README.md", *sorted(DOCUMENT.parent.glob("*.md"))]:
+        found = [] if path.name == "python-api.md" else re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+        for number, code in enumerate(found):
+            imports = "".join(f"import {name}\n" for name in ("lade", "torch") if not re.search(rf"^import (?:[\w., ]*, )?{name}(?:,|$)", code, re.MULTILINE))
+            (folder / f"{path.stem.replace('-', '_')}_{number}.py").write_text(imports + code, encoding="utf-8")
+
+
 def write_checkpoint(path):
     """model.safetensors: three tensors, by the format's description."""
     header, data = {}, b""

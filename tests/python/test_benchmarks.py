@@ -66,7 +66,7 @@ stream, pool = device.stream(), lade.PinnedPool(device)
 block = lade.DeviceAllocator(device).alloc(4096, stream)
 stream.soft_hold()
 try:
-    load_file.Bound(0.05)(lade.Pipeline(device, pool=pool).copy(pool.empty(4096), block, stream=stream).wait)
+    load_file.Bound(0.05)(lade.Pipeline(device, pool=pool).copy(block, pool.empty(4096), stream=stream).wait)
 except load_file.TimeOver:
     print("given up")
 stream.soft_release()

@@ -122,7 +122,7 @@ def test_exit_while_threads_save_device_memory(progress):
 @pytest.mark.parametrize("call", [
     "ticket.add_done_callback(forever)", "lade.safetensors.load_file(path, 'cpu', progress=forever)",
     "lade.safetensors.save_file({'a': buffer}, path + '3', sync=False, progress=forever)", "pool.record(pool.empty(8), Forever())",
-    "pipeline.copy(Forever(), buffer)", "pool.reserve(Forever())",
+    "pipeline.copy(buffer, Forever())", "pool.reserve(Forever())",
     "lade.RecordIndex().add(forever() for _ in 'a')", "next(lade.Loader(path, 1, record_bytes=4, device=device, stream=Forever()))",
     "lade.Loader(path, 1, record_bytes=4, device=device, convert=forever).__next__()[0]",
 ])
@@ -132,7 +132,7 @@ def test_exit_while_a_function_of_the_program_runs(call):
         lade.safetensors.save_file({{"a": np.ones(1000)}}, path)
         pipeline, pool = lade.Pipeline(device), lade.PinnedPool(device)
         delivered, began = threading.Event(), threading.Event()
-        ticket = pipeline.copy(bytes(buffer.nbytes), buffer)
+        ticket = pipeline.copy(buffer, bytes(buffer.nbytes))
         ticket.add_done_callback(lambda ticket: delivered.set())
         ticket.wait()
         delivered.wait()
@@ -512,9 +512,9 @@ def test_memory_that_cannot_be_used(stage):
     with pytest.raises(lade.InvalidArgumentError, match="live memory"):
         stage.pipeline.read_into(stage.path, 0, np.zeros(100, np.uint8)).wait()
     with pytest.raises(lade.InvalidArgumentError, match="the same"):
-        stage.pipeline.copy(b"123", stage.empty(4))
+        stage.pipeline.copy(stage.empty(4), b"123")
     with pytest.raises(lade.InvalidArgumentError, match="neither"):
-        stage.pipeline.copy(b"123", bytearray(3))
+        stage.pipeline.copy(bytearray(3), b"123")
     with pytest.raises(lade.InvalidArgumentError, match="bytes is 101"):
         stage.pipeline.read_into(stage.path, 0, stage.empty(100), bytes=101)
 
@@ -676,7 +676,7 @@ def test_a_lost_device(stage, tmp_path):
     ticket.exception()
     stage.device.soft_lose()
     with pytest.raises(lade.DeviceLostError):
-        stage.pipeline.copy(bytes(10), stage.empty(10)).wait()
+        stage.pipeline.copy(stage.empty(10), bytes(10)).wait()
     with pytest.raises(lade.DeviceLostError):
         checkpoints.load_file(tmp_path / "a", pipeline=stage.pipeline, allocator=stage.allocator, stream=stage.stream)
     assert ticket.done()

@@ -66,11 +66,11 @@ def test_the_pool_of_a_pipeline_counts_on_as_many():
     """Regression: the pool that a pipeline makes took itself for the only one of the machine."""
     device = lade.software_device(clock="sim")  # in no budget, so that the ranks divide the default cap
     tensor = lade.DeviceAllocator(device).empty(1000, "uint8")
-    lade.Pipeline(device, local_ranks=8).copy(bytes(1000), tensor).wait()
+    lade.Pipeline(device, local_ranks=8).copy(tensor, bytes(1000)).wait()
     with pytest.raises(lade.LimitError, match="under the cap of"):
-        lade.Pipeline(device, local_ranks=1 << 28).copy(bytes(1000), tensor).wait()
+        lade.Pipeline(device, local_ranks=1 << 28).copy(tensor, bytes(1000)).wait()
     own = lade.Pipeline(device, pool=lade.PinnedPool(device), local_ranks=1 << 28)
-    own.copy(bytes(1000), tensor).wait()
+    own.copy(tensor, bytes(1000)).wait()
 
 
 def test_a_loader_divides_the_machine(opened, tmp_path, device):

@@ -235,3 +235,13 @@ def test_histories_have_stacks_of_python(device, tmp_path, stacks):
         assert ("_allocating_function" in text) is (stacks and cache is pool)
     del kept, block
     pool.record_history(None)
+
+
+def test_a_batch_is_a_table(device, tmp_path):
+    (tmp_path / "rows").write_bytes(bytes(range(40)))
+    loader = lade.Loader(tmp_path / "rows", 2, record_bytes=10, device=device)
+    batch = next(loader)
+    assert repr(batch) == f"<lade.Batch 0 of 2 records, {batch.nbytes} B, epoch 0>"
+    assert batch._repr_html_().startswith("<table>") and "10 B" in batch._repr_html_() and "&lt;lade.Batch 0" in batch._repr_html_()
+    batch.release()
+    assert "released" in batch._repr_html_()

@@ -40,7 +40,7 @@ class Stage:
 
     def bytes_of(self, buffer):
         out = np.empty(buffer.nbytes, np.uint8)
-        self.pipeline.copy(buffer, out).wait()
+        self.pipeline.copy(out, buffer).wait()
         return out.tobytes()
 
 
@@ -114,13 +114,13 @@ def test_a_refused_transfer_lets_go_of_its_tensors(stage):
 def test_memory_to_device_and_back(stage):
     source = np.frombuffer(stage.data, np.uint8)
     buffer = stage.empty()
-    stage.pipeline.copy(source, buffer).wait()
+    stage.pipeline.copy(buffer, source).wait()
     pinned = lade.PinnedPool(stage.device).empty(SIZE, "uint8")
     other = stage.empty()
-    stage.pipeline.copy(buffer, pinned).wait()
-    stage.pipeline.copy(pinned, other).wait()
+    stage.pipeline.copy(pinned, buffer).wait()
+    stage.pipeline.copy(other, pinned).wait()
     again = stage.empty()
-    stage.pipeline.copy(other, again).wait()
+    stage.pipeline.copy(again, other).wait()
     assert stage.bytes_of(again) == stage.data
 
 
@@ -128,7 +128,7 @@ def test_source_bytes_stay_alive_and_unchanged(stage):
     """The view is held, so a bytearray cannot be resized under the copy."""
     source = bytearray(stage.data)
     stage.stream.soft_hold()
-    ticket = stage.pipeline.copy(source, stage.empty(), stream=stage.stream)
+    ticket = stage.pipeline.copy(stage.empty(), source, stream=stage.stream)
     with pytest.raises(BufferError):
         source.append(1)
     stage.release()
@@ -151,7 +151,7 @@ def test_no_bytes(stage, tmp_path):
     buffer = stage.empty(0)
     stage.pipeline.read_into(stage.path, 0, buffer).wait()
     stage.pipeline.write_from(tmp_path / "none", 0, buffer).wait()
-    stage.pipeline.copy(b"", buffer).wait()
+    stage.pipeline.copy(buffer, b"").wait()
     assert (tmp_path / "none").read_bytes() == b""
 
 
@@ -256,7 +256,7 @@ def test_tensor_lives_as_long_as_its_transfer(stage):
     source = np.frombuffer(stage.data, np.uint8).view(Tensor)
     alive = weakref.ref(source)
     stage.stream.soft_hold()
-    ticket = stage.pipeline.copy(source, stage.empty(), stream=stage.stream)
+    ticket = stage.pipeline.copy(stage.empty(), source, stream=stage.stream)
     del source
     gc.collect()
     assert alive() is not None
@@ -300,7 +300,7 @@ def test_cycle_through_a_ticket_is_collected(stage):
         pass
 
     destination = np.empty(SIZE, np.uint8).view(Tensor)
-    destination.ticket = stage.pipeline.copy(stage.empty(), destination)
+    destination.ticket = stage.pipeline.copy(destination, stage.empty())
     alive = weakref.ref(destination)
     destination.ticket.wait()
     del destination
@@ -315,7 +315,7 @@ def test_cycle_is_not_collected_while_under_way(stage):
     destination = np.empty(SIZE, np.uint8).view(Tensor)
     alive = weakref.ref(destination)
     stage.stream.soft_hold()
-    destination.ticket = stage.pipeline.copy(stage.empty(), destination, stream=stage.stream)
+    destination.ticket = stage.pipeline.copy(destination, stage.empty(), stream=stage.stream)
     ticket = weakref.ref(destination.ticket)
     del destination
     gc.collect()
@@ -439,12 +439,12 @@ def switches_of_others():
 def test_short_copies_wake_no_thread(stage):
     """Each woke a reader, which called on_complete, and the thread for callbacks, which had nothing to call."""
     source, buffer = lade.PinnedPool(stage.device).empty(4096), stage.empty(4096)
-    stage.pipeline.copy(source, buffer).wait()
+    stage.pipeline.copy(buffer, source).wait()
 
     def switches_of_100():
         before = switches_of_others()
         for _ in range(100):
-            stage.pipeline.copy(source, buffer).wait()
+            stage.pipeline.copy(buffer, source).wait()
         return switches_of_others() - before
 
     assert any(switches_of_100() < 50 for _ in range(50))  # others may want the processors meanwhile, but not always
@@ -477,7 +477,7 @@ def test_short_copies_let_go_of_their_tensors(stage, end):
     for _ in range(50):
         source = tensor()
         alive, data = weakref.ref(source), source.tobytes()
-        ticket, ended = stage.pipeline.copy(source, buffer), threading.Event()
+        ticket, ended = stage.pipeline.copy(buffer, source), threading.Event()
         del source
         if end == "done":
             while not ticket.done():
@@ -505,7 +505,7 @@ def test_short_copies_of_threads(stage):
     def run(number):
         buffer, data = stage.empty(4096), tensor()
         for i in range(count):
-            ticket = stage.pipeline.copy(data, buffer)
+            ticket = stage.pipeline.copy(buffer, data)
             if (i + number) % 4 == 0:
                 ticket.wait()
             elif (i + number) % 4 == 1:
@@ -537,7 +537,7 @@ def test_wait_on_a_stream(stage):
     stream = stage.device.stream()
     buffer, out = stage.empty(), stage.empty()
     stage.pipeline.read_into(stage.path, 0, buffer).wait_on(stream)
-    stage.pipeline.copy(buffer, out, stream=stream).wait()
+    stage.pipeline.copy(out, buffer, stream=stream).wait()
     assert stage.bytes_of(out) == stage.data
     assert stage.device.soft_report()["unordered_reuse"] == 0
 

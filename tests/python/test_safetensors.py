@@ -82,7 +82,7 @@ def test_device_tensors_are_saved_the_same(path, device, tmp_path):
     rows = {}
     for name in ("bias", "weights"):
         buffer = allocator.empty(TENSORS[name].shape, TENSORS[name].dtype.name, stream=stream)
-        pipeline.copy(TENSORS[name], buffer).wait()
+        pipeline.copy(buffer, TENSORS[name]).wait()
         rows[name] = buffer
     rows["täg"] = TENSORS["täg"]
     calls, texts = [], {"format": "pt", "ä": ""}  # texts of device tensors ended in std::bad_cast
@@ -98,7 +98,7 @@ def test_several_files_and_an_index(device, tmp_path):
     rows = {f"layer{number}": allocator.empty(1000, "float32", stream=stream) for number in range(4)}
     pipeline = lade.Pipeline(device)
     for number, buffer in enumerate(rows.values()):
-        pipeline.copy(np.full(1000, number, np.float32), buffer).wait()
+        pipeline.copy(buffer, np.full(1000, number, np.float32)).wait()
     ours.save_file(rows, tmp_path / "m.safetensors", max_shard_bytes=8000, pipeline=pipeline, allocator=allocator, stream=stream)
     assert not (tmp_path / "m.safetensors").exists()
     loaded = ours.load_file(tmp_path / "m.safetensors.index.json", device="cpu", framework="np")
@@ -747,7 +747,7 @@ def tensors_on(device, kind):
         return np.arange(4, dtype=np.uint8)
     allocator = lade.DeviceAllocator(device)
     buffer = allocator.empty(4, "uint8")
-    lade.Pipeline(device).copy(np.arange(4, dtype=np.uint8), buffer).wait()
+    lade.Pipeline(device).copy(buffer, np.arange(4, dtype=np.uint8)).wait()
     return buffer
 
 

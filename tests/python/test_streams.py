@@ -148,8 +148,8 @@ def every_call_with_a_stream(device, tmp_path):
         "fill_async": lambda stream: lade.fill_async(device, block, 1, stream),
         "read_into": lambda stream: pipeline.read_into(path, 0, block, stream=stream).wait(),
         "write_from": lambda stream: pipeline.write_from(tmp_path / "out", 0, block, stream=stream).wait(),
-        "copy": lambda stream: pipeline.copy(host, block, stream=stream).wait(),
-        "wait_on": lambda stream: pipeline.copy(host, block).wait_on(stream),
+        "copy": lambda stream: pipeline.copy(block, host, stream=stream).wait(),
+        "wait_on": lambda stream: pipeline.copy(block, host).wait_on(stream),
         "Loader": lambda stream: next(iter(lade.Loader([path], 2, record_bytes=1024, device=device, stream=stream))),
         "Batch": lambda stream: native.next(stream, None),
         "load_file": lambda stream: ours.load_file(tensors, device, stream=stream, pipeline=pipeline, allocator=allocator),
@@ -284,7 +284,7 @@ def test_each_buffer_has_its_own_stream(device, tmp_path, call):
         stream.synchronize()
         assert set(np.from_dlpack(second)) == {3}
     elif call == "copy":
-        pipeline.copy(second, first).wait()
+        pipeline.copy(first, second).wait()
         assert set(np.from_dlpack(first)) == {2}
     else:
         ours.save_file({"first": first, "second": second}, path)

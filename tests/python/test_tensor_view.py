@@ -125,7 +125,7 @@ def test_memory_that_is_gone_is_an_error(device, pool):
         with pytest.raises(ValueError, match="released|closed"):
             pool.record(gone, 0)
         with pytest.raises(ValueError, match="released|closed"):
-            lade.Pipeline(device).copy(gone, target)
+            lade.Pipeline(device).copy(target, gone)
 
 
 @pytest.mark.parametrize("stream", ["x", -1, 1 << 70])
@@ -249,15 +249,15 @@ def test_no_copy_takes_a_masked_array(device, tmp_path):
     pinned = lade.PinnedPool(device).empty(8)
     with lade.Pipeline(device) as pipeline:
         for call in (
-            lambda: pipeline.copy(masked, buffer),
             lambda: pipeline.copy(buffer, masked),
+            lambda: pipeline.copy(masked, buffer),
             lambda: pipeline.write_from(tmp_path / "file", 0, masked),
             lambda: lade.copy_async(device, pinned, masked, stream),
             lambda: lade.fill_async(device, masked, 0, stream),
         ):
             with pytest.raises(lade.InvalidArgumentError, match="MaskedArray, whose mask would be lost"):
                 call()
-        pipeline.copy(masked.filled(9), buffer).wait()
+        pipeline.copy(buffer, masked.filled(9)).wait()
     assert bytes(np.from_dlpack(buffer)) == bytes([0, 1, 2, 9, 4, 5, 6, 7]) and not (tmp_path / "file").exists()
 
 
@@ -356,7 +356,7 @@ def test_capsules_that_lie_are_refused(versioned, lie, words, device):
         lade.memory_info(capsule)
     target = lade.DeviceAllocator(device).alloc(16)
     with pytest.raises(lade.InvalidArgumentError, match=words):
-        lade.Pipeline(device).copy(capsule, target)
+        lade.Pipeline(device).copy(target, capsule)
     with pytest.raises(lade.InvalidArgumentError, match=words):
         lade.copy_async(device, target, capsule, None)
 

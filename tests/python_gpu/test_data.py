@@ -55,11 +55,11 @@ def test_copies(pipeline, source):
     host = torch.frombuffer(bytearray(source.read_bytes()), dtype=torch.uint8)
     for start in (host, host.pin_memory()):
         tensor = torch.zeros(SIZE, dtype=torch.uint8, device="cuda")
-        pipeline.copy(start, tensor).wait()
+        pipeline.copy(tensor, start).wait()
         other = torch.zeros_like(tensor)
-        pipeline.copy(tensor, other).wait()
+        pipeline.copy(other, tensor).wait()
         back = torch.zeros(SIZE, dtype=torch.uint8)
-        pipeline.copy(other, back).wait()
+        pipeline.copy(back, other).wait()
         assert back.equal(host)
 
 
