@@ -561,7 +561,8 @@ LADE_API lade_status lade_device_base_get(lade_device_allocator *allocator, cons
 /**
  * Free and total memory of the device as the driver sees it, other processes and the context's own included.
  *
- * @param out_free_bytes, out_total_bytes  [out] Untouched on error. Cached memory of this process is not free here.
+ * @param out_free_bytes   [out] Untouched on error.
+ * @param out_total_bytes  [out] Untouched on error. Cached memory of this process is not free here.
  *
  * A call of the driver, which takes microseconds and at times more: not for a loop that shall be fast. It breaks no capture.
  *
@@ -665,7 +666,8 @@ LADE_API lade_status lade_device_peer_add(lade_device_allocator *allocator, int 
  * segments and the backend cudaMallocAsync, without lade_device_peer_add()) takes the copy between devices, which no
  * capture takes (docs/two-devices.md).
  *
- * @param destination_allocator, source_allocator  Of the devices that the memory lies on; may be one. It need not be
+ * @param destination_allocator  As source_allocator.
+ * @param source_allocator  Of the devices that the memory lies on; may be one. It need not be
  *        theirs, nor known to lade.
  * @param stream  Of either device.
  *

@@ -400,7 +400,8 @@ LADE_API lade_status lade_graph_tree_stream_retire(lade_graph_tree *tree, lade_s
 /**
  * Read where a buffer lies.
  *
- * @param out_address, out_bytes  [out] NULL: not wanted. Untouched on error.
+ * @param out_address  [out] As out_bytes.
+ * @param out_bytes  [out] NULL: not wanted. Untouched on error.
  *
  * Threads: any, also beside a run. Waits: never. Errors: LADE_ERR_OVERWRITTEN, LADE_ERR_FOREIGN_POINTER for a buffer of another tree,
  * LADE_ERR_INVALID_ARGUMENT for {0, 0}, LADE_ERR_FORKED.
@@ -835,7 +836,8 @@ LADE_API lade_status lade_graph_upload(lade_graph *graph, lade_stream stream);
  * The driver's handles: for tools, and for what lade does not do. Valid until the next update, or destruction. The program may make
  * executable graphs of the native graph, and launch all of them: the pool stays for them.
  *
- * @param out_graph, out_exec  [out] A CUgraph, NULL where it is the program's; a CUgraphExec. NULL: not wanted.
+ * @param out_graph  [out] A CUgraph, NULL where it is the program's. NULL: not wanted.
+ * @param out_exec  [out] A CUgraphExec. NULL: not wanted.
  *
  * Threads: any. Waits: for another thread's launch or update. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
  */

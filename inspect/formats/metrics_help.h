@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A text for each metric, by the first word of its keys: METRIC(key, text). Headers of include/lade say more. */
+/* Texts of metrics: METRIC(first word of its keys, text). */
+#ifndef LADE_INSPECT_FORMATS_METRICS_HELP_H
+#define LADE_INSPECT_FORMATS_METRICS_HELP_H
+
 /* clang-format off */
 #define LADEI_METRICS_HELP(METRIC) \
   METRIC(active, "Blocks handed out, and freed ones that a stream still uses.") \
@@ -88,3 +91,5 @@
   METRIC(transfers_submitted, "Transfers submitted.") \
   METRIC(unreached_caches, "Times that a thread's cache could not be emptied from outside.")
 /* clang-format on */
+
+#endif /* LADE_INSPECT_FORMATS_METRICS_HELP_H */
