@@ -241,16 +241,8 @@ std::string allocator_settings(const AllocatorObject &self) {
 // the block is not handed out again before that work is done, whichever thread drops the capsule.
 void consumer_wait(const DeviceBuffer &buffer, lade_stream consumer) {
   if (consumer == buffer.stream() || !buffer.block().pointer()) return;
-  const Device &device = buffer.allocator().device();
-  lade_event event = nullptr;
-  check(lade_event_create(device.get(), device.ordinal, &event));
-  lade_status status = lade_event_record(device.get(), event, buffer.stream());
-  if (status == LADE_OK) status = lade_stream_wait_event(device.get(), consumer, event);
-  if (status == LADE_OK)
-    status = lade_device_record_stream(buffer.allocator().get(), buffer.block().pointer(), consumer);
-  if (status != LADE_OK) set_error(status);
-  (void)lade_event_destroy(device.get(), event);
-  if (status != LADE_OK) throw nb::python_error();
+  stream_follow(buffer.allocator().device(), consumer, buffer.stream());
+  check(lade_device_record_stream(buffer.allocator().get(), buffer.block().pointer(), consumer));
 }
 
 // The consumer's stream of __dlpack__ on CUDA: None and 1 the legacy default stream, 2 the per-thread one, -1 no order, else a handle.
@@ -378,6 +370,18 @@ void bind_device_buffer(nb::module_ &module) {
           "``(2, ordinal)``; ``(1, 0)``, host memory, on a software device.");
 }
 
+// An allocator that a module of lade.torch has made, which lives until the process ends: it is not closed here.
+AllocatorObject allocator_of_module(uintptr_t allocator, uintptr_t runtime, int ordinal, uintptr_t library) {
+  if (library != reinterpret_cast<uintptr_t>(&lade_device_alloc))
+    raise(LADE_ERR_UNSUPPORTED, "two copies of liblade are loaded: the allocator is of the other one");
+  Device device{runtime_of_module(reinterpret_cast<lade_runtime *>(runtime)), ordinal};
+  AllocatorObject out;
+  out.allocator =
+      Owner<Allocator>(new Allocator(std::move(device), reinterpret_cast<lade_device_allocator *>(allocator), false));
+  out.allocator->hold();
+  return out;
+}
+
 const char allocator_text[] =
     "A cache of one device's memory, ordered by streams.\n\n"
     "A block that is freed is reused at once by requests on its stream, because stream order makes that safe. Uses by "
@@ -406,6 +410,10 @@ const char allocator_text[] =
 
 void bind_device(nb::module_ &module) {
   bind_device_buffer(module);
+  module.def(
+      "_allocator_of_module", &allocator_of_module, nb::arg("allocator"), nb::arg("runtime"), nb::arg("ordinal"),
+      nb::arg("library"),
+      nb::sig("def _allocator_of_module(allocator: int, runtime: int, ordinal: int, library: int) -> DeviceAllocator"));
   nb::class_<AllocatorObject>(module, "DeviceAllocator", nb::is_weak_referenceable(), allocator_text)
       .def("__init__", &allocator_init, nb::arg("device").none() = nb::none(), nb::kw_only(),
            nb::arg("max_bytes").none() = nb::none(), nb::arg("memory_fraction").none() = nb::none(),

@@ -5,6 +5,7 @@
 #include "cupy_calls.h"
 #include "device.h"
 #include "device_view.h"
+#include "graphs.h"
 #include "loader.h"
 #include "log.h"
 #include "observe.h"
@@ -32,6 +33,7 @@ NB_MODULE(_lade, module) {
   bind_tensor_view(module);
   bind_copies(module);
   bind_device_view(module);
+  bind_graphs(module);
   bind_pipeline(module);
   bind_safetensors(module);
   bind_loader(module);

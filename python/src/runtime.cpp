@@ -61,10 +61,14 @@ struct RuntimeOpener {
   static lade_status open(const char *name, const lade_runtime_options *options, std::shared_ptr<Runtime> &out) {
     lade_runtime *handle = nullptr;
     const lade_status status = lade_runtime_open(name, options, &handle);
-    if (status != LADE_OK) return status;
-    out = std::make_shared<Runtime>(handle);
+    if (status == LADE_OK) out = wrap(handle);
+    return status;
+  }
+
+  static std::shared_ptr<Runtime> wrap(lade_runtime *handle) {
+    auto out = std::make_shared<Runtime>(handle);
     out->software_ = std::string(lade_runtime_name(handle)) != "cuda";
-    return LADE_OK;
+    return out;
   }
 
   // The runtime that all devices of this name share.
@@ -86,6 +90,14 @@ struct RuntimeOpener {
     return runtime;
   }
 };
+
+std::shared_ptr<Runtime> runtime_of_module(lade_runtime *handle) {
+  static auto &known = *new std::vector<std::shared_ptr<Runtime>>; // under the GIL
+  for (const auto &each : known)
+    if (each->get() == handle) return each;
+  known.push_back(RuntimeOpener::wrap(handle));
+  return known.back();
+}
 
 Runtime::~Runtime() {
   if (!exiting() && !is_of_parent()) (void)lade_runtime_close(handle_);

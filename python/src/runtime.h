@@ -182,6 +182,9 @@ struct Device {
   std::string text() const;
 };
 
+// A runtime that a module of lade.torch has opened, which lives until the process ends: so does this.
+std::shared_ptr<Runtime> runtime_of_module(lade_runtime *handle);
+
 // What lade.Device wraps: let go of by Python (R2).
 struct DeviceObject : Device {
   explicit DeviceObject(Device device) : Device(std::move(device)) {}

@@ -72,16 +72,20 @@ void JoinedStreams::add(lade_stream stream, int ordinal) {
   if (std::find(streams_.begin(), streams_.end(), added) == streams_.end()) streams_.push_back(added);
 }
 
+void stream_follow(const Device &device, lade_stream later, lade_stream earlier) {
+  lade_event event = nullptr;
+  check(lade_event_create(device.get(), device.ordinal, &event));
+  lade_status status = lade_event_record(device.get(), event, earlier);
+  if (status == LADE_OK) status = lade_stream_wait_event(device.get(), later, event);
+  if (status != LADE_OK) set_error(status);
+  (void)lade_event_destroy(device.get(), event);
+  if (status != LADE_OK) throw nb::python_error();
+}
+
 void JoinedStreams::own_wait(lade_stream stream, int ordinal) {
   const CurrentDevice current(Device{device_.runtime, ordinal}, stream);
   check(current.status());
-  lade_event event = nullptr;
-  check(lade_event_create(device_.get(), ordinal, &event));
-  lade_status status = lade_event_record(device_.get(), event, stream);
-  if (status == LADE_OK) status = lade_stream_wait_event(device_.get(), own_, event);
-  if (status != LADE_OK) set_error(status);
-  (void)lade_event_destroy(device_.get(), event);
-  if (status != LADE_OK) throw nb::python_error();
+  stream_follow(Device{device_.runtime, ordinal}, own_, stream);
 }
 
 lade_stream JoinedStreams::get() {

@@ -79,6 +79,9 @@ private:
   lade_stream own_ = nullptr;
 };
 
+// Work queued on `later` from now on comes after what `earlier`, a stream of the device, has queued. The two may be special handles.
+void stream_follow(const Device &device, lade_stream later, lade_stream earlier);
+
 // A new stream.
 StreamObject stream_create(const Device &device);
 

@@ -3,6 +3,7 @@
 
 #include "device.h"
 #include "device_view.h"
+#include "graphs.h"
 #include "natural.h"
 #include "pinned.h"
 #include "stream.h"
@@ -72,6 +73,15 @@ struct TensorViewReader {
       read_own(*device_view);
       view.on_device = true;
       view.ordinal = view.arena->device().ordinal;
+      return true;
+    }
+    GraphArray *graph_array = nullptr;
+    if (nb::try_cast(object, graph_array) && graph_array) {
+      graph_array->output().check_valid();
+      read_own(*graph_array);
+      view.on_device = view.has_stream = true;
+      view.ordinal = view.arena->device().ordinal;
+      view.stream = graph_array->stream();
       return true;
     }
     DeviceBuffer *device_buffer = nullptr;

@@ -174,6 +174,19 @@ LADE_TORCH_EXPORT lade_device_allocator *lade_torch_device_allocator(int device)
   return device >= 0 && device < DeviceCaches::max_devices ? DeviceCaches::get().existing(device) : nullptr;
 }
 
+// The allocator of a device, made if there is none, for lade's calls in Python; and its runtime, and a function of its liblade.
+LADE_TORCH_EXPORT int lade_torch_device_lend(int device, void **out, char *text, size_t text_bytes) {
+  return told(
+      text, text_bytes,
+      [&] {
+        TORCH_CHECK(device >= 0 && device < DeviceCaches::max_devices, "device is ", device, "; expected one of a GPU");
+        out[0] = DeviceCaches::get().allocator(device);
+        out[1] = DeviceCaches::get().runtime();
+        out[2] = reinterpret_cast<void *>(&lade_device_alloc);
+        return 0;
+      });
+}
+
 // Calls `visit` for each statistic of a device's allocator; all are 0 while nothing was allocated there.
 LADE_TORCH_EXPORT int lade_torch_device_stats(int device, lade_stat_visit visit, void *user, char *text,
                                               size_t text_bytes) {

@@ -28,9 +28,11 @@ except ImportError as _missing:
     raise ImportError(f"lade.torch needs PyTorch 2.8 to 2.15, which cannot be imported: {_missing}") from _missing
 
 import lade
+from lade import _lade
 from lade._arguments import take
 
 __all__ = [
+    "device_allocator",
     "device_is_installed",
     "device_stats",
     "install_device",
@@ -95,6 +97,7 @@ def _declare(library: ctypes.CDLL) -> None:
     library.lade_torch_device_settings.argtypes = [ctypes.c_char_p, *text]
     library.lade_torch_device_allocator.argtypes = [number]
     library.lade_torch_device_allocator.restype = pointer
+    library.lade_torch_device_lend.argtypes = [number, ctypes.POINTER(pointer), *text]
     library.lade_torch_device_stats.argtypes = [number, _Visit, pointer, *text]
     library.lade_torch_device_refused_frees.restype = ctypes.c_uint64
 
@@ -396,6 +399,44 @@ def device_is_installed() -> bool:
     return _device_native is not None and bool(_device_native.lade_torch_device_is_installed())
 
 
+_device_allocators: dict[int, lade.DeviceAllocator] = {}  # by device, kept for ever
+
+
+def device_allocator(device: Any = None) -> lade.DeviceAllocator:
+    """The allocator that serves PyTorch's memory of a device under ``install_device()``, for lade's own calls: ``lade.graphs.Tree``.
+
+    Parameters
+    ----------
+    device : int or torch.device, optional
+        Default: PyTorch's current one.
+
+    Returns
+    -------
+    lade.DeviceAllocator
+        The same one each time; it stays open until the process ends.
+
+    Raises
+    ------
+    lade.UnsupportedError
+        lade is not PyTorch's device allocator, or the device cannot be used.
+    """
+    if not device_is_installed():
+        raise lade.UnsupportedError("lade is not PyTorch's device allocator; expected lade.torch.install_device() at the program's begin")
+    ordinal = _ordinal(device)
+    with _lock:
+        if ordinal not in _device_allocators:
+            parts = (ctypes.c_void_p * 3)()
+            _call(_device_native.lade_torch_device_lend, ordinal, parts)
+            allocator, runtime, library = (part or 0 for part in parts)
+            _device_allocators[ordinal] = _lade._allocator_of_module(allocator, runtime, ordinal, library)
+    return _device_allocators[ordinal]
+
+
+def _ordinal(device: Any) -> int:
+    ordinal = device if isinstance(device, int) else None if device is None else torch.device(device).index
+    return torch.cuda.current_device() if ordinal is None else ordinal  # type: ignore[no-any-return]
+
+
 @functools.cache
 def _segment_allocator() -> Any:
     """What MemPool takes. It holds no reference to it, so that it must live until the process ends."""
@@ -445,16 +486,13 @@ def device_stats(device: Any = None) -> dict[str, int]:
     dict[str, int]
         All 0 while lade has given out no memory there.
     """
-    ordinal = device if isinstance(device, int) else None if device is None else torch.device(device).index
-    if ordinal is None:
-        ordinal = torch.cuda.current_device()
     stats: dict[str, int] = {}
 
     def visit(key: bytes, value: int, _user: object) -> int:
         stats[key.decode()] = value
         return 0
 
-    _call(_native().lade_torch_device_stats, ordinal, _Visit(visit), None)
+    _call(_native().lade_torch_device_stats, _ordinal(device), _Visit(visit), None)
     return stats
 
 

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""lade.graphs with PyTorch's tensors, without a GPU: their memory is a software device's, which PyTorch takes for the host's.
+
+What queues work of PyTorch's on a stream is in tests/python_gpu/test_graphs.py.
+"""
+
+import ctypes
+import gc
+import sys
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import lade  # noqa: E402
+import lade.graphs  # noqa: E402
+
+ROWS = 8
+
+
+class World:
+    def __init__(self):
+        self.device = lade.software_device(clock="cpu")
+        self.stream, self.allocator = self.device.stream(), lade.DeviceAllocator(self.device)
+        self.tree = lade.graphs.Tree(self.allocator, stream=self.stream)
+        self.calls = 0
+
+    def tensor(self, shape, stream, dtype=torch.float32):
+        """A tensor that owns a block of the allocator."""
+        numel = int(torch.Size(shape).numel())
+        block = self.allocator.alloc(numel * dtype.itemsize, stream)
+        memory = (ctypes.c_char * block.nbytes).from_address(block.ptr)
+        memory.block = block
+        return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+    def put(self, values):
+        out = self.tensor(values.shape, self.stream, values.dtype)
+        self.stream.synchronize()
+        return out.copy_(values)
+
+    def flip(self, x):
+        """Rows the other way around, on the stream."""
+        self.calls += 1
+        out = self.tensor(x.shape, lade.graphs.stream(), x.dtype)
+        rows = range(len(x))
+        lade.copy_blocks(self.device, out, x, rows, rows[::-1], lade.graphs.stream())
+        return out
+
+    def read(self, tensor):
+        self.stream.synchronize()
+        return tensor.clone()
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn])
+def test_tensors_go_in_and_come_out(world, dtype):
+    flip = world.tree.function(world.flip)
+    for i in range(5):
+        values = torch.arange(ROWS * 3).view(ROWS, 3).add(i).to(dtype)
+        out = flip(world.put(values))
+        assert type(out) is torch.Tensor and out.dtype == dtype and out.shape == (ROWS, 3)
+        assert torch.equal(world.read(out).view(torch.uint8), values.flip(0).contiguous().view(torch.uint8))
+    assert world.calls == 2 and world.tree.stats()["replays"] == 3
+
+
+def test_strides_and_views_come_out_as_they_are(world):
+    def parts(x):
+        out = world.flip(x)
+        return out.t(), out[2:4, 1:], out[0, 0], out
+
+    run = world.tree.function(parts)
+    values = torch.arange(24.0).view(8, 3)
+    for _ in range(4):
+        turned, part, number, whole = run(world.put(values))
+        expected = values.flip(0)
+        world.stream.synchronize()
+        assert turned.stride() == (1, 3) and torch.equal(turned, expected.t())
+        assert part.shape == (2, 2) and torch.equal(part, expected[2:4, 1:])
+        assert number.shape == () and number.item() == 21.0 and torch.equal(whole, expected)
+        assert part.data_ptr() == whole[2:4, 1:].data_ptr()
+
+
+def test_an_argument_that_is_no_block_of_its_own(world):
+    flip = world.tree.function(world.flip)
+    values = torch.arange(40.0).view(10, 4)
+    base = world.put(values)
+    for _ in range(4):
+        assert torch.equal(world.read(flip(base[1:9])), values[1:9].flip(0))
+    assert world.tree.stats()["replays"] == 2
+
+
+def test_a_view_of_an_output_is_an_input_in_place(world):
+    flip = world.tree.function(world.flip)
+    x = world.put(torch.arange(16.0).view(8, 2))
+    for _ in range(5):
+        world.tree.step()
+        a = flip(x)
+        copied = world.tree.stats()["copied"]
+        b = flip(a[2:6])
+        assert torch.equal(world.read(b), torch.arange(16.0).view(8, 2).flip(0)[2:6].flip(0))
+        assert world.tree.stats()["copied"] == copied
+        del a, b
+
+
+def test_a_tensor_that_was_overwritten_refuses_access(world):
+    flip = world.tree.function(world.flip, name="my flip")
+    x = world.put(torch.arange(8.0))
+    for _ in range(4):
+        old = flip(x)
+        new = flip(x)
+        for use in (lambda t: t.clone(), lambda t: t.data_ptr(), flip, lambda t: t.tolist(), lambda t: t[1:] + 1):
+            with pytest.raises(RuntimeError, match=r"an output of my flip was overwritten by a later call: copy what .*\(tensor.clone\(\)\)"):
+                use(old)
+        assert torch.equal(world.read(new), torch.arange(8.0).flip(0))
+
+
+@pytest.mark.parametrize("view", [lambda t: t.detach(), lambda t: t[2:], lambda t: t.view(2, 4)])
+def test_views_of_a_tensor_that_was_overwritten_are_warned_of(world, view):
+    flip = world.tree.function(world.flip, name="my flip")
+    x = world.put(torch.arange(8.0))
+    kept = view(flip(x))
+    with pytest.warns(RuntimeWarning, match="an output of my flip, of which there are views, was overwritten by a later call"):
+        flip(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # once for each
+        flip(x)
+    assert kept.shape[0] > 0
+
+
+def test_a_kept_output_is_not_written_over_within_its_step(world):
+    flip = world.tree.function(world.flip)
+    x = world.put(torch.arange(8.0))
+    for _ in range(3):
+        world.tree.step()
+        outs = [flip(x) for _ in range(4)]
+        assert len({each.data_ptr() for each in outs}) == 4
+        assert all(torch.equal(world.read(each), torch.arange(8.0).flip(0)) for each in outs)
+        del outs
+    assert world.tree.stats()["overwritten"] == 0
+
+
+def test_counts_go_with_the_last_view(world):
+    flip = world.tree.function(world.flip)
+    out = flip(world.put(torch.arange(8.0)))
+    view = out[1:]
+    del out
+    gc.collect()
+    assert world.tree.stats()["buffers"] == 1
+    with pytest.raises(lade.BusyError):
+        world.tree.close()
+    del view
+    assert world.tree.stats()["buffers"] == 0
+    world.tree.close()
+
+
+def test_a_write_that_was_not_said_is_an_error(world):
+    def writes(x):
+        x.add_(0)
+        return world.flip(x)
+
+    x = world.put(torch.arange(8.0))
+    with pytest.raises(lade.InvalidArgumentError, match="writes writes to x; expected its name in mutates"):
+        world.tree.function(writes)(x)
+    said = world.tree.function(writes, static=["x"], mutates=["x"])
+    for _ in range(3):
+        assert torch.equal(world.read(said(x)), torch.arange(8.0).flip(0))
+
+
+def test_gradients_do_not_cross(world):
+    flip = world.tree.function(world.flip)
+    x = world.put(torch.arange(8.0)).requires_grad_()
+    with pytest.raises(lade.InvalidArgumentError, match="flip: x requires gradients, which do not cross a recording"):
+        flip(x)
+    with torch.no_grad():
+        for _ in range(3):
+            assert torch.equal(world.read(flip(x)), torch.arange(8.0).flip(0))
+
+    def learns(x):
+        return world.flip(x).requires_grad_()
+
+    with pytest.raises(lade.InvalidArgumentError, match=r"value 0 that learns returns requires gradients.*tensor.detach\(\)"):
+        world.tree.function(learns)(x.detach())
+
+
+def test_pytorchs_state_is_part_of_the_form(world):
+    flip = world.tree.function(world.flip)
+    x = world.put(torch.arange(8.0))
+    for _ in range(3):
+        flip(x)
+    assert world.calls == 2
+    with torch.no_grad():
+        flip(x)
+    with torch.inference_mode():
+        out = flip(x)
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        flip(x)
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+    assert world.calls == 5 and out.is_inference()
+
+
+def test_tensors_elsewhere_are_refused(world):
+    flip = world.tree.function(world.flip)
+    with pytest.raises(lade.InvalidArgumentError, match="flip: x is a tensor on meta of layout .*; expected one on cpu, of torch.strided"):
+        flip(torch.ones(3, device="meta"))
+
+
+def test_a_module_brings_its_weights(world):
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(world.put(torch.arange(8.0)), requires_grad=False)
+    module.forward = lambda: world.flip(module.weight)
+    run = world.tree.function(module)
+    for _ in range(4):
+        assert torch.equal(world.read(run()), torch.arange(8.0).flip(0))
+    assert world.calls == 2
+    module.weight.data = world.put(torch.arange(8.0) + 1)
+    for _ in range(3):
+        assert torch.equal(world.read(run()), torch.arange(8.0).flip(0) + 1)
+    assert world.calls == 3 and world.tree.stats()["mismatches.static"] == 1
+
+
+def test_a_failing_function_keeps_no_tensor(world):
+    def fails(x):
+        out = world.flip(x)
+        pair = [out, out[1:]]
+        pair.append(pair)
+        raise ValueError("no")
+
+    run, flip = world.tree.function(fails), world.tree.function(world.flip)
+    x = world.put(torch.arange(8.0))
+    for _ in range(3):
+        with pytest.raises(ValueError, match="no"):
+            run(x)
+        world.tree.step()
+        assert torch.equal(world.read(flip(x)), torch.arange(8.0).flip(0))
+    assert world.tree.stats()["buffers"] == 0
+
+
+def test_a_result_kept_by_the_function_is_named(world):
+    kept = []
+
+    def keeps(x):
+        kept.append(world.flip(x))
+        return kept[-1][2:]
+
+    with pytest.raises(lade.CallbackError, match="keeps kept the block"):
+        world.tree.function(keeps)(world.put(torch.arange(8.0)))
+    kept.clear()
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="this PyTorch has no CUDA")
+def test_an_allocator_of_pytorch_is_lent_once_and_stays():
+    import subprocess
+
+    done = subprocess.run([sys.executable, "-c", """
+import torch, lade, lade.torch, lade.graphs
+torch.cuda._lazy_init = lambda: None
+try: lade.torch.device_allocator(0)
+except lade.UnsupportedError as error: print("install_device() at" in str(error))
+lade.torch._device_native = lade.torch._native()
+lade.torch._call(lade.torch._native().lade_torch_device_install, b"cpu", b"")
+a = lade.torch.device_allocator(0)
+print(a is lade.torch.device_allocator("cuda:0"), a.device.software)
+p = torch._C._cuda_cudaCachingAllocator_raw_alloc(1000, 0)
+print(a.usage()["allocated_bytes"])
+try: a.close()
+except lade.BusyError: print("stays")
+stream = a.device.stream()
+tree = lade.graphs.Tree(a, stream=stream)
+@tree.function
+def pick(n):
+    # As PyTorch's tensors do: memory comes from its allocator, and goes back to that, in the function.
+    address = torch._C._cuda_cudaCachingAllocator_raw_alloc(512, lade.graphs.stream())
+    class Memory:
+        __array_interface__ = None
+    torch._C._cuda_cudaCachingAllocator_raw_delete(address)
+    return n
+print([pick(3) for _ in range(4)], tree.stats()["replays"], tree._torch is torch, a.usage()["allocated_bytes"])
+"""], capture_output=True, text=True, timeout=100)
+    if "no native part" in done.stderr:
+        pytest.skip("this build of lade has no native part for this PyTorch")
+    assert done.stdout.split("\n")[:5] == ["True", "True True", "1024", "stays", "[3, 3, 3, 3] 2 True 1024"], done.stderr
