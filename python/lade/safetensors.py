@@ -47,6 +47,7 @@ __all__ = [
     "Tensor",
     "load",
     "load_file",
+    "load_into",
     "load_model",
     "release",
     "safe_open",
@@ -918,6 +919,85 @@ def load(data, device="cpu", *, framework=None):
         os.close(file)
 
 
+def _named(tensors):
+    """Tensors by name, of a dict or a module."""
+    if callable(getattr(tensors, "state_dict", None)):
+        tensors = tensors.state_dict()
+    if not isinstance(tensors, dict):
+        raise wrong_type("tensors", tensors, "a dict of tensors, or a torch.nn.Module")
+    return tensors
+
+
+def load_into(tensors, filename, *, strict=True, pipeline=None, stream=None, direct=None, progress=None, local_ranks=None):
+    """Load a checkpoint into tensors that are there: no device memory beside them is taken.
+
+    Parameters
+    ----------
+    tensors : dict or torch.nn.Module
+        By name: contiguous tensors of torch or CuPy on one GPU, or DeviceBuffers, with the shapes and types of the file. A module's
+        are those of its ``state_dict()``.
+    filename : str or os.PathLike
+        A file in the format, or the ``.json`` index of several.
+    strict : bool
+        Refuse names that the file or ``tensors`` lacks, before anything is read. What lies in the same memory, as tied weights, needs
+        one of its names.
+    pipeline, direct, progress, local_ranks
+        As for :func:`load_file`.
+    stream : Stream, int, object with __cuda_stream__ or None
+        What is queued on it, and on those of DeviceBuffers, is waited for by the copies. None: the current stream of torch or CuPy.
+
+    Returns
+    -------
+    tuple of (list of str, list of str)
+        Names that the file lacks, and names that are not among the tensors.
+
+    Raises
+    ------
+    ValueError
+        A tensor has another shape or type than in the file, or is not contiguous; all are as they were.
+    RuntimeError
+        Names are missing or unexpected.
+    FileNotFoundError, SafetensorError
+        As for :func:`load_file`.
+    lade.Error
+        Reading or copying failed: the tensors hold some bytes of the file, not all. KeyboardInterrupt cancels, too.
+    """
+    own = _named(tensors)
+    take("strict", strict, bool, "True or False")
+    take_function("progress", progress, "a function(bytes_done, bytes)")
+    rows = {row[0]: row for row in _checked(own, None)}
+    of_torch = {name: row[3] for name, row in rows.items() if hasattr(row[3], "data_ptr")}
+    for name, tensor in of_torch.items():
+        if tensor.data_ptr() != own[name].data_ptr():
+            raise lade.InvalidArgumentError(f"tensor `{name}` is a conjugate or negative view; expected one whose bytes are its values")
+    same = _same_memory(of_torch)
+    devices = {row[4] for row in rows.values()}
+    if len(devices) > 1 or None in devices:
+        raise lade.InvalidArgumentError(f"tensors are on {sorted(map(str, devices))}; expected all on one GPU, or DeviceBuffers of one device")
+    device = devices.pop() if devices else lade.device()
+    with safe_open(filename, "lade", device, pipeline=pipeline, stream=stream, direct=direct, local_ranks=local_ranks) as file:
+        names = file.offset_keys()
+        given = {same.get(name, name) for name in names}  # a name for each memory
+        missing = [name for name in rows if same.get(name, name) not in given]
+        unexpected = [name for name in names if name not in rows]
+        if strict and (missing or unexpected):
+            raise RuntimeError(f"{os.fsdecode(os.fspath(filename))} does not fit: missing {missing}, unexpected {unexpected}")
+        names = list({same.get(name, name): name for name in names if name in rows}.values())
+        for name in names:
+            entry, (_, dtype, shape, *_) = file._entry(name), rows[name]
+            if (entry.dtype, tuple(entry.shape)) != (dtype, tuple(shape)):
+                raise lade.InvalidArgumentError(f"tensor `{name}` is {dtype} {tuple(shape)}; expected {entry.dtype} {tuple(entry.shape)}, as in the file")
+        target = _target_of(list(rows.values()), file._at.pipeline, file._at.allocator, stream, local_ranks)
+        if not names:
+            return missing, unexpected
+        load = file._open_file().start(target[0], [file._number(name) for name in names], True, direct, [rows[name][3] for name in names])
+        try:
+            load.wait(progress)
+        finally:
+            load.close()
+    return missing, unexpected
+
+
 def _same_memory(state):
     """Of torch tensors by name: the name of the first, sorted, that lies in the same bytes, for each that is not that one."""
     first, same = {}, {}
@@ -1063,10 +1143,15 @@ def _checked(tensors, metadata):
         of_lade = isinstance(tensor, (lade.DeviceBuffer, lade.DeviceView))
         device = None if not on_gpu else tensor.device if of_lade else lade.cuda_device(ordinal)
         rows.append((name, _NAMES[kind], shape, tensor, device))
+    return rows
+
+
+def _unshared(rows):
+    """Refuses tensors that share memory."""
+    torch = _loaded("torch")
     shared = _shared_names({row[0]: row[3] for row in rows if torch and isinstance(row[3], torch.Tensor)})
     if shared:
         raise RuntimeError(f"Some tensors share memory, which a file would hold twice: {sorted(shared)}; save one of them, or clones")
-    return rows
 
 
 def _laid_out(tensor):
@@ -1285,6 +1370,7 @@ def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, max_shard_
     if not wait and progress is not None:
         raise lade.InvalidArgumentError(f"progress is {progress!r}; expected None with wait=False")
     rows = _checked(tensors, metadata)
+    _unshared(rows)
     with _saving():
         targets = _target_of(rows, pipeline, allocator, stream, local_ranks)
         entries = [(name, dtype, shape, tensor if device is not None else _laid_out(tensor), device is not None)

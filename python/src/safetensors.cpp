@@ -301,6 +301,8 @@ public:
   const Target &target() const noexcept { return targets_[0]; }
   bool is_virtual() const noexcept { return calls_->is_virtual; }
   lade_tensor_load *get() const noexcept { return load_; }
+  // Copies come after what is queued there, instead of on the target's stream.
+  void begin_after(lade_stream stream) noexcept { calls_->targets[0].stream = stream; }
   lade_status start(const lade_load_options &options) {
     return lade_safetensors_load(file_->handle, calls_->targets.data(), calls_->targets.size(), &options, &load_);
   }
@@ -354,8 +356,25 @@ struct LoadObject {
   }
 };
 
-LoadObject checkpoint_start(Checkpoint &self, nb::handle target, nb::handle tensors, bool per_tensor,
-                            nb::handle direct) {
+// Where tensors of the caller are, by their numbers in the load. The caller keeps them, and ends the load before they go.
+std::vector<void *> destinations_from(const Checkpoint &self, const std::vector<uint64_t> &numbers, nb::handle list,
+                                      const Device &device, JoinedStreams &streams) {
+  std::vector<void *> destinations;
+  for (nb::handle item : nb::iter(list)) {
+    const lade_tensor_info info = self.file->tensor(numbers.at(destinations.size()));
+    const std::string title = std::string("tensor `") + info.name + "`";
+    const TensorView view = tensor_view(item, Access::write, title.c_str());
+    require_reachable(view, device, title.c_str());
+    if (view.bytes != info.bytes)
+      refuse(title + " has " + std::to_string(view.bytes) + " bytes of memory; expected " + std::to_string(info.bytes));
+    if (view.has_stream) streams.add(view.stream, device.ordinal);
+    destinations.push_back(view.data);
+  }
+  return destinations;
+}
+
+LoadObject checkpoint_start(Checkpoint &self, nb::handle target, nb::handle tensors, bool per_tensor, nb::handle direct,
+                            nb::handle into) {
   nb::list one;
   one.append(nb::borrow(target));
   const std::vector<uint64_t> numbers = tensors_from(*self.file, tensors);
@@ -370,6 +389,16 @@ LoadObject checkpoint_start(Checkpoint &self, nb::handle target, nb::handle tens
   options.per_tensor = per_tensor;
   if (!direct.is_none()) options.file_flags = nb::cast<bool>(direct) ? LADE_FILE_DIRECT : LADE_FILE_CACHED;
   if (numbers.empty()) return out;
+  std::vector<void *> destinations;
+  std::optional<JoinedStreams> streams;
+  if (!into.is_none()) {
+    const Device &device = out.load->target().pipe->device();
+    streams.emplace(device);
+    streams->add(out.load->target().stream, device.ordinal);
+    destinations = destinations_from(self, numbers, into, device, *streams);
+    options.memory = destinations.data();
+    out.load->begin_after(streams->get());
+  }
   lade_status status;
   {
     const CurrentDevice current(out.load->target().pipe->device(), out.load->target().stream);
@@ -378,7 +407,7 @@ LoadObject checkpoint_start(Checkpoint &self, nb::handle target, nb::handle tens
     status = out.load->start(options);
   }
   check(status);
-  out.places_make(numbers, per_tensor);
+  if (into.is_none()) out.places_make(numbers, per_tensor);
   return out;
 }
 
@@ -868,7 +897,7 @@ void bind_safetensors(nb::module_ &module) {
       .def("files", &checkpoint_files)
       .def("map", &checkpoint_map, nb::arg("number"))
       .def("start", &checkpoint_start, nb::arg("target"), nb::arg("tensors").none(), nb::arg("per_tensor"),
-           nb::arg("direct").none())
+           nb::arg("direct").none(), nb::arg("into").none() = nb::none())
       .def("read", &checkpoint_read, nb::arg("target"), nb::arg("number"), nb::arg("ranges"), nb::arg("bytes"),
            nb::arg("direct"));
   nb::class_<Mapping>(module, "_Mapping", nb::type_slots(mapping_slots),

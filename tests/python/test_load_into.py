@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads into tensors that are there, from files of the safetensors package."""
+
+import numpy as np
+import pytest
+
+import lade
+import lade.safetensors as ours
+
+TENSORS = {name: np.random.default_rng(at).integers(0, 1 << 15, (3, 1000 + at), np.int16) for at, name in enumerate("abc")}
+
+
+@pytest.fixture
+def path(tmp_path):
+    writer = pytest.importorskip("safetensors.numpy")
+    path = tmp_path / "m.safetensors"
+    writer.save_file(TENSORS, path)
+    return path
+
+
+@pytest.fixture
+def model(device):
+    """Buffers as of a model, some in one block, and the allocator."""
+    allocator = lade.DeviceAllocator(device)
+    model = {name: allocator.empty(value.shape, "int16") for name, value in TENSORS.items()}
+    for buffer in model.values():
+        np.from_dlpack(buffer)[:] = -1
+    model["allocator"] = allocator
+    return model
+
+
+def buffers(model):
+    return {name: buffer for name, buffer in model.items() if name != "allocator"}
+
+
+def expect(model, name, value):
+    np.testing.assert_array_equal(np.from_dlpack(model[name]), value)
+
+
+def test_bytes_arrive_where_the_tensors_are(model, path):
+    before = model["allocator"].stats()["allocated_bytes.all.allocated"]
+    calls = []
+    assert ours.load_into(buffers(model), path, progress=lambda done, total: calls.append((done, total))) == ([], [])
+    for name, value in TENSORS.items():
+        expect(model, name, value)
+    assert model["allocator"].stats()["allocated_bytes.all.allocated"] == before
+    assert calls[-1][0] == calls[-1][1] == sum(value.nbytes for value in TENSORS.values())
+
+
+def test_names_may_differ(model, path):
+    model["more"] = model.pop("b")
+    with pytest.raises(RuntimeError, match=r"does not fit: missing \['more'\], unexpected \['b'\]"):
+        ours.load_into(buffers(model), path)
+    expect(model, "a", -1)  # nothing was read
+    assert ours.load_into(buffers(model), path, strict=False) == (["more"], ["b"])
+    expect(model, "a", TENSORS["a"])
+    expect(model, "more", -1)
+
+
+def test_shapes_and_types_are_those_of_the_file(model, path):
+    allocator = model["allocator"]
+    for wrong, text in ((allocator.empty((3, 7), "int16"), r"`c` is I16 \(3, 7\); expected I16 \(3, 1002\), as in the file"),
+                        (allocator.empty((3, 1002), "uint16"), "`c` is U16")):
+        with pytest.raises(ValueError, match=text):
+            ours.load_into({**buffers(model), "c": wrong}, path)
+    expect(model, "a", -1)
+
+
+def test_what_is_no_tensor_of_a_device_is_refused(model, path):
+    with pytest.raises(lade.InvalidArgumentError, match="expected all on one GPU, or DeviceBuffers of one device"):
+        ours.load_into(dict(TENSORS), path)
+    with pytest.raises(TypeError, match="tensors is a list; expected a dict of tensors, or a torch.nn.Module"):
+        ours.load_into([], path)
+    with pytest.raises(FileNotFoundError):
+        ours.load_into(buffers(model), "no.safetensors")
+    with pytest.raises(TypeError, match="strict"):
+        ours.load_into(buffers(model), path, strict=1)
+
+
+def test_nothing_to_load(path):
+    assert ours.load_into({}, path, strict=False) == ([], ["a", "b", "c"])
+
+
+def test_a_file_that_ends_early_is_told(model, path):
+    with ours.safe_open(path) as file:
+        assert file.keys() == ["a", "b", "c"]
+    data = path.read_bytes()
+    path.write_bytes(data[:-5])
+    with pytest.raises(ours.SafetensorError):
+        ours.load_into(buffers(model), path)
+    expect(model, "a", -1)
