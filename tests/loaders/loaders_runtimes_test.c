@@ -25,6 +25,29 @@ static void tensors_describe(const lade_safetensors *file, const lade_tensor_loa
   }
 }
 
+static void expect_same_file(const char *path, const char *expected_path) {
+  size_t bytes = 0, expected_bytes = 0;
+  char *saved = support_file_read(path, &bytes), *expected = support_file_read(expected_path, &expected_bytes);
+  LADE_EXPECT_EQ_SIZE(bytes, expected_bytes);
+  if (bytes == expected_bytes) LADE_EXPECT_EQ_MEM(saved, expected, bytes);
+  free(saved);
+  free(expected);
+}
+
+/* Overwrites the tensors as soon as that is allowed. */
+static void save_while_it_changes(const fixture *f, const char *path, const lade_tensor *tensors, uint64_t count,
+                                  const lade_save_options *options) {
+  static const char zero;
+  lade_save *save;
+  LADE_ASSERT_OK(lade_safetensors_save_begin(path, f->targets, 1, tensors, count, options, &save));
+  LADE_EXPECT_OK(lade_stream_wait_save(f->streams[0], save));
+  LADE_EXPECT_OK(lade_save_wait(save, LADE_SAVE_STAGED, LADE_WAIT_FOREVER));
+  for (uint64_t i = 0; i < count; i++)
+    if (tensors[i].memory != NULL) fixture_device_write(f, 0, tensors[i].memory, &zero, 1);
+  LADE_EXPECT_OK(lade_save_wait(save, LADE_SAVE_DURABLE, LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_save_destroy(save, false));
+}
+
 /* Loads the stored checkpoint and saves it again, in one segment and tensor by tensor. */
 LADE_TEST_P(LoadersRuntimes, ACheckpointThereAndBack, support_cuda_only, name) {
   static const char golden[] = FIXTURE_GOLDEN "all.safetensors";
@@ -52,14 +75,11 @@ LADE_TEST_P(LoadersRuntimes, ACheckpointThereAndBack, support_cuda_only, name) {
     saving.metadata = &metadata;
     saving.metadata_count = 1;
     LADE_EXPECT_OK(lade_safetensors_save(path, f.targets, 1, tensors, lade_safetensors_count(file), &saving));
+    expect_same_file(path, golden);
+    save_while_it_changes(&f, path, tensors, lade_safetensors_count(file), &saving);
+    expect_same_file(path, golden);
     LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
     lade_safetensors_close(file);
-    size_t bytes = 0, expected_bytes = 0;
-    char *saved = support_file_read(path, &bytes), *expected = support_file_read(golden, &expected_bytes);
-    LADE_EXPECT_EQ_SIZE(bytes, expected_bytes);
-    if (bytes == expected_bytes) LADE_EXPECT_EQ_MEM(saved, expected, bytes);
-    free(saved);
-    free(expected);
   }
   free(path);
   support_temp_dir_remove(&dir);
