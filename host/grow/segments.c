@@ -194,6 +194,7 @@ static lade_status segment_pin_counted(lade_pinned_pool *pool, const ladei_pinne
 fail_map : {
   lade_error saved;
   ladei_error_save(&saved);
+  if (pool->debug != NULL) ladei_pinned_debug_give_back(memory.base, memory.bytes);
   (void)memory_unpin(pool, &memory); /* just pinned and never used: a driver that refuses has the memory for good */
   ladei_error_restore(&saved);
 }
@@ -221,8 +222,10 @@ lade_status ladei_pinned_segment_unpin(lade_pinned_pool *pool, ladei_pinned_node
   map_clear(pool, segment);
   ladei_pinned_history_event(ladei_pinned_pool_recording(pool), LADE_DEVICE_SEGMENT_FREE, (uintptr_t)memory.base,
                              memory.bytes);
+  if (pool->debug != NULL) ladei_pinned_debug_give_back(memory.base, memory.bytes);
   lade_status status = memory_unpin(pool, &memory);
   if (status != LADE_OK) {
+    if (pool->debug != NULL) ladei_pinned_debug_poison(memory.base, memory.bytes);
     ladei_pinned_history_event(ladei_pinned_pool_recording(pool), LADE_DEVICE_SEGMENT_ALLOC, (uintptr_t)memory.base,
                                memory.bytes);
     /* Cannot fail: the map's nodes for these addresses are still there. */

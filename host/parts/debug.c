@@ -5,6 +5,8 @@
  * I1  All free memory of a pool in debug mode is poison, unless a thread wrote to it that must not.
  * I2  Stacks are kept by address, for texts only: nothing is decided by them, and where there is no memory for one it
  *     is missing in the text.
+ * I3  Free memory, and a block's bytes after the requested ones, are forbidden to the program (base/memory_access.h). They are
+ *     allowed while they are looked at here.
  * Locks: debug->lock guards the table and the last text.
  */
 #include "host/parts/debug.h"
@@ -15,6 +17,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory_access.h"
 
 enum { POISON = 0xdb, GUARD = 0xa5, FRAMES = 8, MOST_GUARD_BYTES = 256, FIRST_SLOTS = 256, OWN_FRAMES = 3 };
 
@@ -144,7 +147,13 @@ const char *ladei_pinned_debug_last(const ladei_pinned_debug *debug) { return de
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-void ladei_pinned_debug_poison(void *memory, size_t bytes) { memset(memory, POISON, bytes); }
+void ladei_pinned_debug_poison(void *memory, size_t bytes) {
+  ladei_memory_allow(memory, bytes);
+  memset(memory, POISON, bytes);
+  ladei_memory_forbid(memory, bytes); /* I3 */
+}
+
+void ladei_pinned_debug_give_back(void *memory, size_t bytes) { ladei_memory_allow(memory, bytes); }
 
 /* Offset of the first byte that is not `value`; `bytes` where all are. */
 static size_t first_other(const unsigned char *memory, unsigned char value, size_t bytes) {
@@ -160,9 +169,12 @@ static size_t guard_bytes(size_t requested_bytes, size_t block_bytes) {
 
 void ladei_pinned_debug_hand_out(ladei_pinned_debug *debug, unsigned char *memory, size_t requested_bytes,
                                  size_t block_bytes) {
+  ladei_memory_allow(memory, block_bytes);
   size_t written = first_other(memory, POISON, block_bytes);
   if (written < block_bytes) finding_note(debug, (uintptr_t)memory, "while it was free", written, block_bytes);
   memset(memory + requested_bytes, GUARD, guard_bytes(requested_bytes, block_bytes));
+  ladei_memory_allow_writes(memory, requested_bytes);
+  ladei_memory_forbid(memory + requested_bytes, block_bytes - requested_bytes); /* I3 */
   stack taken = stack_take();
   ladei_lock_acquire(&debug->lock);
   history *own = history_of(debug, (uintptr_t)memory, true);
@@ -173,6 +185,7 @@ void ladei_pinned_debug_hand_out(ladei_pinned_debug *debug, unsigned char *memor
 void ladei_pinned_debug_take_back(ladei_pinned_debug *debug, unsigned char *memory, size_t requested_bytes,
                                   size_t block_bytes) {
   size_t guarded = guard_bytes(requested_bytes, block_bytes);
+  ladei_memory_allow(memory + requested_bytes, block_bytes - requested_bytes);
   size_t written = first_other(memory + requested_bytes, GUARD, guarded);
   stack taken = stack_take();
   ladei_lock_acquire(&debug->lock);

@@ -6,7 +6,7 @@
  *   block in use    | requested bytes | guard: up to 256 bytes of the rest, at least 64 |
  *
  * Poison is looked at when a block is handed out, the guard when it is freed. The call stacks of the last alloc and
- * free at each address are kept for the texts.
+ * free at each address are kept for the texts. The address sanitiser and valgrind tell of a wrong access when it is made.
  */
 #ifndef LADE_HOST_PARTS_DEBUG_H
 #define LADE_HOST_PARTS_DEBUG_H
@@ -26,6 +26,9 @@ void ladei_pinned_debug_destroy(ladei_pinned_debug *debug);
 
 /* Memory becomes free: new, or an unused block's. */
 void ladei_pinned_debug_poison(void *memory, size_t bytes);
+
+/* A segment's memory is about to be given back; ladei_pinned_debug_poison() where that is refused. */
+void ladei_pinned_debug_give_back(void *memory, size_t bytes);
 
 /* A block is about to be the caller's: notes writes to it while it was free, sets the guard. */
 void ladei_pinned_debug_hand_out(ladei_pinned_debug *debug, unsigned char *memory, size_t requested_bytes,

@@ -81,3 +81,5 @@ lade_pinned_info pinned_fixture_info(const pinned_fixture *own, const void *poin
   LADE_EXPECT_OK(lade_pinned_find(own->pool, pointer, &info));
   return info;
 }
+
+__attribute__((no_sanitize_address, noinline)) void pinned_fixture_wrong_write(char *at) { *(volatile char *)at = 1; }

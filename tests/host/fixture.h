@@ -45,6 +45,8 @@ void pinned_fixture_close(pinned_fixture *own);
 
 void *pinned_fixture_alloc(const pinned_fixture *own, size_t bytes);
 void pinned_fixture_free(const pinned_fixture *own, void *block);
+/* A mistake of the program's, which its sanitiser does not see. */
+void pinned_fixture_wrong_write(char *at);
 /* A copy from the block, queued on a stream and recorded. */
 void pinned_fixture_use(const pinned_fixture *own, void *block, int stream);
 

@@ -40,7 +40,7 @@ LADE_TEST(PolicyPytorch, DebugModeStaysWithinSmallBlocks) {
   LADE_EXPECT_EQ_PTR(pinned_fixture_alloc(&own, 900), block);
   LADE_EXPECT_EQ_INT(block[1024], 'x');
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).debug_findings, 0);
-  block[960] = 1;
+  pinned_fixture_wrong_write(block + 960);
   pinned_fixture_free(&own, block);
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).debug_findings, 1);
   pinned_fixture_close(&own);

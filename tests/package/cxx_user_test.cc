@@ -7,7 +7,9 @@
 #include <lade/soft.h>
 #include <lade/status.h>
 
+#include <cstdint>
 #include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -54,3 +56,58 @@ TEST(CxxUser, PinnedResourceHasABlockForZeroBytes) {
   EXPECT_EQ(lade_pinned_stats_get(pool.get(), &stats), LADE_OK);
   EXPECT_EQ(stats.in_use_blocks.current, 0u);
 }
+
+static std::uint64_t in_use_blocks(lade_device_allocator *allocator) {
+  lade_device_stats stats;
+  lade_device_stats_init(&stats);
+  EXPECT_EQ(lade_device_stats_get(allocator, &stats), LADE_OK);
+  return stats.allocation.all.current;
+}
+
+TEST(CxxUser, DeviceBlocksAreFreedWithTheirOwners) {
+  auto runtime = lade::open_runtime("sim");
+  auto allocator = lade::make_device_allocator(runtime.get(), 0);
+  lade_stream stream = nullptr;
+  lade::check(lade_stream_create(runtime.get(), 0, &stream));
+  {
+    lade::device_block block(allocator.get(), 4096, stream), other;
+    EXPECT_NE(block.data(), nullptr);
+    EXPECT_EQ(block.size(), 4096u);
+    other = std::move(block);
+    EXPECT_EQ(block.data(), nullptr);
+    EXPECT_EQ(in_use_blocks(allocator.get()), 1u);
+    other = lade::device_block(allocator.get(), 512, stream);
+    EXPECT_EQ(in_use_blocks(allocator.get()), 1u);
+  }
+  EXPECT_EQ(in_use_blocks(allocator.get()), 0u);
+  EXPECT_THROW(lade::device_block(allocator.get(), static_cast<std::size_t>(1) << 62, stream), lade::error);
+  allocator.reset();
+  EXPECT_EQ(lade_stream_destroy(runtime.get(), stream), LADE_OK);
+}
+
+TEST(CxxUser, SnapshotsStacksAndPublishersHaveOwners) {
+  auto runtime = lade::open_runtime("cpu");
+  auto pool = lade::make_pinned_pool(runtime.get());
+  auto allocator = lade::make_device_allocator(runtime.get(), 0);
+  auto stacks = lade::make_stacks();
+  auto publisher = lade::publish({lade_part_pinned(pool.get()), lade_part_device(allocator.get())});
+  auto snapshot = lade::take_snapshot({lade_part_pinned(pool.get()), lade_part_device(allocator.get())});
+  EXPECT_NE(publisher.get(), nullptr);
+  EXPECT_NE(snapshot.get(), nullptr);
+  EXPECT_THROW(lade::open_snapshot("/no/such/file.json"), lade::error);
+  EXPECT_THROW(lade::open_safetensors("/no/such/file.safetensors"), lade::error);
+}
+
+#ifdef LADE_HAS_SPAN
+TEST(CxxUser, PinnedBlocksAreSpans) {
+  auto runtime = lade::open_runtime("sim");
+  auto pool = lade::make_pinned_pool(runtime.get());
+  lade::pinned_block block(pool.get(), 4 * 100 + 3);
+  std::span<float> numbers = block.as<float>();
+  EXPECT_EQ(numbers.size(), 100u);
+  EXPECT_EQ(static_cast<void *>(numbers.data()), block.data());
+  numbers[99] = 1;
+}
+#elif __cplusplus >= 202002L
+#error "the views are not there"
+#endif
