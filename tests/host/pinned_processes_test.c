@@ -211,13 +211,15 @@ static void arena_close(void) {
 
 LADE_TEST(PinnedProcesses, ChargesAreWhatTheLivingHold) {
   support_random random;
+  enum { STEPS_LEAST = 100 };
   uint64_t seed = 100, steps = 0;
   support_random_start(&random, 8);
   useconds_t pause_us = support_soak_seconds(2) > 10 ? 900000 : 100000;
   LADE_ASSERT(arena_open());
   for (int i = 0; i < PROCESSES; i++) member_start(&shared->members[i], seed++);
   support_soak soak = support_soak_begin(2);
-  for (uint32_t round = 1; support_soak_goes_on(&soak) && !lade_test_has_failed(); round++) {
+  for (uint32_t round = 1; !lade_test_has_failed(); round++) {
+    if (!support_soak_goes_on(&soak) && steps > STEPS_LEAST) break;
     usleep(pause_us);
     member *victim = &shared->members[support_random_below(&random, PROCESSES)];
     steps += atomic_load(&victim->steps);
@@ -230,6 +232,5 @@ LADE_TEST(PinnedProcesses, ChargesAreWhatTheLivingHold) {
     all_compare();
     all_go_on();
   }
-  LADE_EXPECT_GT_UINT(steps, 100);
   arena_close();
 }
