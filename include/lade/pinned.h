@@ -67,7 +67,8 @@ enum {
   /** Finds mistakes of the program, slowly: writes past a block's end (looked at when it is freed) and into free memory
    * (when it is handed out again) are findings (stats: debug_findings, lade_pinned_debug_last()), and texts of
    * LADE_ERR_DOUBLE_FREE have the call stacks of the last alloc and free at the address. In a program with the address
-   * sanitiser, and under valgrind, an access to free memory or past a block's end is reported when it is made. */
+   * sanitiser, and under valgrind, where lade was built with its header, an access to free memory or past a block's end is
+   * reported when it is made. */
   LADE_PINNED_DEBUG = 1u << 2,
   /** The decisions of PyTorch's host cache, for comparison and for programs that depend on them: blocks are
    * whole powers of two and never split, each its own pinned allocation (by the driver, unless sources says otherwise; the

@@ -227,6 +227,23 @@ class Page(unittest.TestCase):
             self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
             self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
+    def test_ranges_of_many_events(self):
+        """The least and most of a line between two events, which are found by steps, are those of all its totals there."""
+        subprocess.run([PROGRAM, "long", "html", f"{self.folder}/long.html"], check=True, stderr=subprocess.DEVNULL)
+        opened(self.driver, f"{self.folder}/long.html")
+        count, wrong = self.driver.execute_script("""
+            const n = totals[0].length, wrong = [];
+            for (const [first, last] of [[0, n - 1], [0, 0], [1023, 1024], [1024, 2047], [1, n - 2], [1024, 3072], [2000, 2001], [100, 3500]])
+              totals.forEach((line, l) => {
+                const part = line.slice(first, last + 1), [least, most] = rangeOf(l, first, last);
+                if (least !== Math.min(...part) || most !== Math.max(...part)) wrong.push([l, first, last, least, most]);
+              });
+            return [n, wrong]""")
+        self.assertGreater(count, 3500)
+        self.assertEqual(wrong, [])
+        opened(self.driver, f"{self.folder}/small.html")
+        type(self).page = self.driver.find_element(By.TAG_NAME, "body")
+
     def test_data_in_pieces(self):
         """Of a large snapshot the data is in several elements."""
         with open(f"{self.folder}/small.html", encoding="utf-8") as file:
