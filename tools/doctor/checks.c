@@ -76,8 +76,13 @@ static void gpu_look(finding *out) {
   int count = 0;
   if (lade_runtime_open("cuda", NULL, &runtime) != LADE_OK) {
     found(out, "none: %.300s", lade_last_error()->text);
-    advise(out, FINDING_TO_DO,
-           "see the driver; in a container /dev/nvidia* must be there; CUDA_VISIBLE_DEVICES must not hide all");
+    if (strstr(out->found, "without the CUDA headers") != NULL)
+      advise(out, FINDING_TO_DO,
+             "no driver helps this build: build lade again where CUDA's headers are (pip install nvidia-cuda-runtime "
+             "nvidia-cuda-crt, or a toolkit with CUDA_HOME set to its folder); cmake then says runtime \"cuda\": ON");
+    else
+      advise(out, FINDING_TO_DO,
+             "see the driver; in a container /dev/nvidia* must be there; CUDA_VISIBLE_DEVICES must not hide all");
     return;
   }
   lade_device_info_init(&info);
@@ -241,13 +246,103 @@ static void libarchive_look(finding *out) {
     advise(out, FINDING_OPTIONAL, "needed for tar shards: the package libarchive13 (Debian) or libarchive (Fedora)");
 }
 
+/* Whether a line of a file has the word. */
+static bool file_has(const char *path, const char *word) {
+  char line[1024];
+  bool has = false;
+  FILE *file = fopen(path, "re");
+  if (file == NULL) return false;
+  while (!has && fgets(line, sizeof line, file) != NULL) has = strstr(line, word) != NULL;
+  fclose(file);
+  return has;
+}
+
+/* The ways from a disk to the device, the best first: the module nvidia-fs; the kernel's own peer-to-peer transfers,
+ * with which cuFile needs no module; through host memory. */
 static void cufile_look(finding *out) {
   void *library = dlopen("libcufile.so.0", RTLD_NOW | RTLD_LOCAL);
-  found(out, library != NULL ? "libcufile.so.0" : "none");
-  if (library == NULL)
+  if (library == NULL) {
+    found(out, "none");
     advise(out, FINDING_OPTIONAL, "needed for GPUDirect Storage (storage:cufile): libcufile of CUDA's toolkit");
-  else
-    dlclose(library);
+    return;
+  }
+  dlclose(library);
+  if (access("/proc/driver/nvidia-fs/version", F_OK) == 0) {
+    found(out, "libcufile.so.0, with nvidia-fs");
+    return;
+  }
+  bool kernel = file_has("/proc/kallsyms", "pci_p2pdma_");
+  bool is_open = file_has("/proc/driver/nvidia/version", "Open Kernel Module");
+  if (kernel && is_open) {
+    found(out, "libcufile.so.0; P2PDMA: the kernel and the driver have it, no nvidia-fs");
+    advise(out, FINDING_OPTIONAL,
+           "P2PDMA needs CUDA 12.8 or newer and \"use_pci_p2pdma\": true in cufile.json (its path: "
+           "CUFILE_ENV_PATH_JSON); else cuFile goes through host memory (compatibility mode)");
+    return;
+  }
+  found(out, "libcufile.so.0, in compatibility mode: no nvidia-fs, and no P2PDMA (%s)",
+        kernel ? "the driver is not the open one" : "the kernel has none");
+  advise(out, FINDING_OPTIONAL,
+         "files go through host memory, as without cuFile. For the direct way load the module nvidia-fs, or take a "
+         "kernel 6.2 or newer with CONFIG_PCI_P2PDMA, NVIDIA's open kernel modules and CUDA 12.8");
+}
+
+/* ---- Python ------------------------------------------------------------------------------------------------------ */
+
+/* Answers of python3; "-" means that something is missing. The script imports no package: PyTorch's import takes
+ * seconds. */
+typedef struct python_parts {
+  char version[32], lade[64], other[16], torch[64], native[16];
+} python_parts;
+
+static bool python_ask(python_parts *out) {
+  static const char command[] =
+      "python3 -c '"
+      "import importlib.metadata as m, importlib.util as u, os, sys\n"
+      "def version(name):\n"
+      "    try: return m.version(name)\n"
+      "    except m.PackageNotFoundError: return \"-\"\n"
+      "lade, torch, spec = version(\"liblade\"), version(\"torch\"), u.find_spec(\"lade\")\n"
+      "folder = os.path.dirname(spec.origin) if spec and spec.origin else \"\"\n"
+      "native = os.path.join(folder, \"torch\", \"_torch_2_%s.so\" % (torch + \"..\").split(\".\")[1])\n"
+      "print(sys.version.split()[0], lade, \"other\" if folder and lade == \"-\" else \"-\", torch, "
+      "\"native\" if os.path.exists(native) else \"-\")\n' 2>/dev/null";
+  char line[256] = "";
+  FILE *answer = popen(command, "re");
+  if (answer == NULL) return false;
+  bool read = fgets(line, sizeof line, answer) != NULL;
+  return pclose(answer) == 0 && read &&
+         sscanf(line, "%31s %63s %15s %63s %15s", out->version, out->lade, out->other, out->torch, out->native) == 5;
+}
+
+static void python_look(finding *out) {
+  python_parts parts;
+  if (!python_ask(&parts)) {
+    found(out, "no python3 that answers");
+    advise(out, FINDING_OPTIONAL, "needed for the package and for pickles of snapshots");
+  } else if (strcmp(parts.other, "-") != 0) {
+    found(out, "Python %s, with a package lade that is another project's", parts.version);
+    advise(out, FINDING_TO_DO, "pip uninstall lade; then pip install ./python in a clone of lade, which is liblade");
+  } else if (strcmp(parts.lade, "-") == 0) {
+    found(out, "Python %s, without liblade", parts.version);
+    advise(out, FINDING_OPTIONAL, "for `import lade`: pip install ./python in a clone of lade");
+  } else {
+    found(out, "Python %s, liblade %s", parts.version, parts.lade);
+  }
+}
+
+static void pytorch_look(finding *out) {
+  python_parts parts;
+  if (!python_ask(&parts) || strcmp(parts.torch, "-") == 0) {
+    found(out, "none for this python3");
+  } else if (strcmp(parts.lade, "-") == 0 || strcmp(parts.native, "-") != 0) {
+    found(out, "PyTorch %s%s", parts.torch, strcmp(parts.lade, "-") == 0 ? "" : ", lade.torch has its native part");
+  } else {
+    found(out, "PyTorch %s, without the native part of lade.torch", parts.torch);
+    advise(out, FINDING_OPTIONAL,
+           "for lade behind PyTorch 2.8 to 2.15 with CUDA: pip install --force-reinstall --no-deps ./python in a clone "
+           "of lade, with this PyTorch in the environment");
+  }
 }
 
 /* ---- The environment --------------------------------------------------------------------------------------------- */
@@ -282,5 +377,7 @@ const check checks[] = {{"driver", driver_look},
                         {"cuda_headers", toolkit_look},
                         {"libarchive", libarchive_look},
                         {"cufile", cufile_look},
+                        {"python", python_look},
+                        {"pytorch", pytorch_look},
                         {"settings", settings_look}};
 const size_t check_count = sizeof checks / sizeof checks[0];

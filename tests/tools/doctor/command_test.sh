@@ -17,7 +17,7 @@ doctor() {
 }
 
 doctor any
-for check in driver gpu registration memlock cgroup io_uring membarrier numa huge_pages cuda_headers libarchive cufile settings; do
+for check in driver gpu registration memlock cgroup io_uring membarrier numa huge_pages cuda_headers libarchive cufile python pytorch settings; do
   grep -q "^$check  *[a-z]" "$dir/out" || fail "no line for $check: $(cat "$dir/out")"
 done
 grep -q "to do" "$dir/out"
@@ -29,7 +29,7 @@ import json, sys
 report = json.load(open(sys.argv[1]))
 assert set(report) == {"version", "checks"} and report["version"] == 1, report
 names = [check["name"] for check in report["checks"]]
-assert len(set(names)) == len(names) == 13, names
+assert len(set(names)) == len(names) == 15, names
 for check in report["checks"]:
     assert set(check) == {"name", "state", "found", "advice"}, check
     assert check["state"] in ("ok", "optional", "to do") and check["found"], check
@@ -47,6 +47,29 @@ grep -q '^settings  *to do  *from PYTORCH_ALLOC_CONF; 1 key passed over, the fir
 LADE_ALLOC_CONF=alien:1 doctor 1
 grep -q '^settings  *to do  *LADE_ALLOC_CONF: configuration: unknown key "alien"' "$dir/out" ||
   fail "settings: $(grep settings "$dir/out")"
+
+# What python3 answers is the test's.
+pythons() { # ANSWER: of the python3 that comes first
+  mkdir -p "$dir/bin"
+  printf '#!/bin/sh\necho "%s"\n' "$1" >"$dir/bin/python3"
+  chmod +x "$dir/bin/python3"
+  PATH=$dir/bin:$PATH doctor any
+}
+says() { # CHECK WORDS
+  grep -q "^$1  *$2" "$dir/out" || fail "$1 is not \"$2\": $(grep "^$1" "$dir/out")"
+}
+pythons "3.11.7 0.2.0 - 2.11.0+cu130 native"
+says python 'ok  *Python 3.11.7, liblade 0.2.0'
+says pytorch 'ok  *PyTorch 2.11.0+cu130, lade.torch has its native part'
+pythons "3.11.7 0.2.0 - 2.11.0+cu130 -"
+says pytorch 'optional  *PyTorch 2.11.0+cu130, without the native part'
+pythons "3.11.7 - other - -"
+says python 'to do  *Python 3.11.7, with a package lade that is another'
+says pytorch 'ok  *none'
+pythons "3.11.7 - - - -"
+says python 'optional  *Python 3.11.7, without liblade'
+pythons ""
+says python 'optional  *no python3 that answers'
 
 doctor 0 --help
 grep -q -- --json "$dir/out" || fail "--help does not tell of --json"
