@@ -8,7 +8,6 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "base/size.h"
 #include "host/api/pool.h"
@@ -36,24 +35,36 @@ typedef struct scene {
   unsigned magazine_mib; /* 64: the depot has room for what comes back */
 } scene;
 
+#define SCENES(X)                                                                                                      \
+  X("a free of a small block", 64 * LADEI_KIB, 2, FREES, true, false, 4)                                               \
+  X("a free of a small block of the waiter's", 64 * LADEI_KIB, 2, FREES, true, true, 4)                                \
+  X("a free of a block that the depot has room for", 256 * LADEI_KIB, 2, FREES, true, false, 64)                       \
+  X("a free of such a block of the waiter's", 256 * LADEI_KIB, 2, FREES, true, true, 64)                               \
+  X("a free of a large block", 2 * LADEI_MIB, 2, FREES, true, false, 4)                                                \
+  X("a free of a large block of the waiter's", 2 * LADEI_MIB, 2, FREES, true, true, 4)                                 \
+  X("a free of the only block, a small one", 64 * LADEI_KIB, 1, FREES_THE_ONLY_ONE, true, false, 4)                    \
+  X("a free of the only block, the waiter's", 64 * LADEI_KIB, 1, FREES_THE_ONLY_ONE, true, true, 4)                    \
+  X("a free of the only block, that the depot has room for", 256 * LADEI_KIB, 1, FREES_THE_ONLY_ONE, true, false, 64)  \
+  X("a free of the only block, a large one", 2 * LADEI_MIB, 1, FREES_THE_ONLY_ONE, true, false, 4)                     \
+  X("a free of the only block, a large one of the waiter's", 2 * LADEI_MIB, 1, FREES_THE_ONLY_ONE, true, true, 4)      \
+  X("a segment that is unpinned", 2 * LADEI_MIB, 1, EMPTIES_THE_CACHE, false, false, 4)                                \
+  X("blocks of a segment that is pinned", 4 * LADEI_KIB, 256, TAKES_AND_FREES, false, false, 4)                        \
+  X("blocks that are taken together", 4 * LADEI_KIB, 30, TAKES_THE_REST_AND_FREES, false, false, 4)                    \
+  X("a segment that is reserved, and let go", 2 * LADEI_MIB, 2, RESERVES, false, false, 4)                             \
+  X("a block that another thread's poll delivers", 2 * LADEI_MIB, 1, POLLS, false, false, 4)                           \
+  X("a small block that another thread's poll delivers", 64 * LADEI_KIB, 1, POLLS, false, false, 4)
+
 static const scene scenes[] = {
-    {"a free of a small block", 64 * LADEI_KIB, 2, FREES, true, false, 4},
-    {"a free of a small block of the waiter's", 64 * LADEI_KIB, 2, FREES, true, true, 4},
-    {"a free of a block that the depot has room for", 256 * LADEI_KIB, 2, FREES, true, false, 64},
-    {"a free of such a block of the waiter's", 256 * LADEI_KIB, 2, FREES, true, true, 64},
-    {"a free of a large block", 2 * LADEI_MIB, 2, FREES, true, false, 4},
-    {"a free of a large block of the waiter's", 2 * LADEI_MIB, 2, FREES, true, true, 4},
-    {"a free of the only block, a small one", 64 * LADEI_KIB, 1, FREES_THE_ONLY_ONE, true, false, 4},
-    {"a free of the only block, the waiter's", 64 * LADEI_KIB, 1, FREES_THE_ONLY_ONE, true, true, 4},
-    {"a free of the only block, that the depot has room for", 256 * LADEI_KIB, 1, FREES_THE_ONLY_ONE, true, false, 64},
-    {"a free of the only block, a large one", 2 * LADEI_MIB, 1, FREES_THE_ONLY_ONE, true, false, 4},
-    {"a free of the only block, a large one of the waiter's", 2 * LADEI_MIB, 1, FREES_THE_ONLY_ONE, true, true, 4},
-    {"a segment that is unpinned", 2 * LADEI_MIB, 1, EMPTIES_THE_CACHE, false, false, 4},
-    {"blocks of a segment that is pinned", 4 * LADEI_KIB, 256, TAKES_AND_FREES, false, false, 4},
-    {"blocks that are taken together", 4 * LADEI_KIB, 30, TAKES_THE_REST_AND_FREES, false, false, 4},
-    {"a segment that is reserved, and let go", 2 * LADEI_MIB, 2, RESERVES, false, false, 4},
-    {"a block that another thread's poll delivers", 2 * LADEI_MIB, 1, POLLS, false, false, 4},
-    {"a small block that another thread's poll delivers", 64 * LADEI_KIB, 1, POLLS, false, false, 4},
+#define SCENE(...) {__VA_ARGS__},
+    SCENES(SCENE)
+#undef SCENE
+};
+
+/* For LADE_TEST_P. */
+static const char *const names[] = {
+#define SCENE_NAME(name, ...) name,
+    SCENES(SCENE_NAME) NULL
+#undef SCENE_NAME
 };
 
 typedef struct bench {
@@ -189,11 +200,8 @@ static lade_runtime *standing_open(void) {
 }
 
 /* A test for each scene, so that processors share them. */
-static const char *const numbers[] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", NULL};
-_Static_assert(sizeof numbers / sizeof numbers[0] == sizeof scenes / sizeof scenes[0] + 1, "one for each scene");
-
-LADE_TEST_P(CapSchedule, ARequestIsServedInAllOrders, numbers, number) {
-  bench own = {.now = &scenes[atoi(number)]};
+LADE_TEST_P(CapSchedule, ARequestIsServedInAllOrders, names, name) {
+  bench own = {.now = &scenes[scheduler_place_of(names, name)]};
   ladei_stream stream;
   const scheduler_plan plan = {.threads = 2,
                                .preemptions = scheduler_preemptions(2),
@@ -209,7 +217,7 @@ LADE_TEST_P(CapSchedule, ARequestIsServedInAllOrders, numbers, number) {
   LADE_EXPECT_OK(lade_soft_stream_hold(own.runtime, own.stream));
   LADE_EXPECT_OK(standing.stream_resolve(own.runtime->self, own.stream, &stream));
   LADE_EXPECT_OK(standing.host_function(own.runtime->self, &stream, nothing, NULL));
-  printf("%s: %" PRIu64 " schedules\n", own.now->name, scheduler_explore(&plan, &own));
+  printf("%s: %" PRIu64 " schedules\n", name, scheduler_explore(&plan, &own));
   LADE_EXPECT_OK(lade_soft_stream_release(own.runtime, own.stream));
   LADE_EXPECT_OK(lade_stream_destroy(own.runtime, own.stream));
   LADE_EXPECT_OK(lade_stream_destroy(own.runtime, own.idle));
