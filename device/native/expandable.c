@@ -25,6 +25,7 @@
 #include "device/native/driver.h"
 #include "device/native/finish.h"
 #include "device/native/provider.h"
+#include "device/observe/callbacks.h"
 #include "device/observe/history.h"
 #include "device/state/latency.h"
 
@@ -201,6 +202,7 @@ static lade_status block_unmap(lade_device_allocator *allocator, const ladei_dev
    * this. */
   lade_status status = ladei_device_segment_finish(allocator, segment, true);
   if (status != LADE_OK) return status;
+  ladei_device_callbacks_leave(allocator, segment, LADE_DEVICE_SEGMENT_UNMAP, block->address, block->size);
   size_t first = (size_t)(block->address - segment->address) / segment->granules->bytes;
   size_t count = block->size / segment->granules->bytes;
   for (size_t i = first; i < first + count; i++) {

@@ -13,11 +13,14 @@
 #include "device/native/driver.h"
 #include "device/native/expandable.h"
 #include "device/native/finish.h"
+#include "device/observe/callbacks.h"
 #include "device/observe/history.h"
 
 static lade_status segment_return(lade_device_allocator *allocator, const ladei_device_heap_segment *segment) {
   lade_status status = ladei_device_segment_finish(allocator, segment, false);
-  return status == LADE_OK ? ladei_device_driver_segment_free(allocator, segment, segment->address) : status;
+  if (status != LADE_OK) return status;
+  ladei_device_callbacks_leave(allocator, segment, LADE_DEVICE_SEGMENT_FREE, segment->address, segment->size);
+  return ladei_device_driver_segment_free(allocator, segment, segment->address);
 }
 
 /* Calls the driver for each block, without the lock. Returns the first refusal, its record in *out_error; one for the

@@ -1275,6 +1275,16 @@ typedef struct lade_device_oom {
 /** Called for each allocation that fails for lack of memory, before it returns; in its thread, with no lock held. */
 typedef void (*lade_device_oom_observer)(void *user, const lade_device_oom *oom);
 
+/**
+ * Called before the driver is asked to take memory back, for what is registered of it elsewhere, as by NCCL: of a segment
+ * (LADE_DEVICE_SEGMENT_FREE), or of memory mapped into one (LADE_DEVICE_SEGMENT_UNMAP). Sequence, time, context and label of the
+ * event are 0: that of trackers follows when the memory is gone. Where the driver refuses, it stays, and none follows.
+ *
+ * Called in the thread that gives the memory back, with no lock held. It makes no call of the allocator. Not called where a pool is
+ * suspended, or memory goes that was got for a request that failed.
+ */
+typedef void (*lade_device_leave)(void *user, const lade_device_event *event);
+
 /** Callbacks that a program adds together. NULL: not wanted. Fields are appended only. */
 typedef struct lade_device_listener {
   size_t struct_size;
@@ -1284,6 +1294,7 @@ typedef struct lade_device_listener {
   lade_device_tracker
       track; /**< Of the native backend. Without memory to queue an event, it is left out: its sequence number is
                                   missing. */
+  lade_device_leave leave; /**< Of the native backend. */
 } lade_device_listener;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */

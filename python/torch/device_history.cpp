@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What PyTorch hears of device memory: device_history.h has V1 to V4.
+// What PyTorch hears of device memory: device_history.h has V1 to V5.
 
 #include "device_history.h"
 
@@ -8,6 +8,7 @@
 #include "source.h"
 
 #include <memory>
+#include <set>
 
 namespace lade_torch {
 
@@ -124,12 +125,36 @@ void observe_oom(void *user, const lade_device_oom *oom) noexcept {
                                                           size_t(oom->limit_bytes), size_t(oom->free_bytes));
 }
 
+// V5: addresses that trackers were told of before they go.
+std::mutex leaving_lock;
+std::set<std::pair<int, uint64_t>> &leaving = *new std::set<std::pair<int, uint64_t>>;
+
+bool leaving_take(const lade_device_event &event) {
+  if (event.action != LADE_DEVICE_SEGMENT_FREE && event.action != LADE_DEVICE_SEGMENT_UNMAP) return false;
+  std::lock_guard<std::mutex> lock(leaving_lock);
+  return leaving.erase({event.device, event.address}) != 0;
+}
+
 void track(void *, const lade_device_event *event, const lade_device_event_totals *) noexcept {
   TraceEntry::Action action;
   if (!action_of(event->action, &action)) return;
   try {
+    if (leaving_take(*event)) return;
     TraceEntry entry = entry_of(*event, action, c10::getApproximateTime());
     listeners<torch_device::AllocatorTraceTracker>().call_all(entry);
+  } catch (...) {
+  }
+}
+
+void leave(void *, const lade_device_event *event) noexcept {
+  TraceEntry::Action action;
+  if (!action_of(event->action, &action)) return;
+  try {
+    {
+      std::lock_guard<std::mutex> lock(leaving_lock);
+      leaving.insert({event->device, event->address});
+    }
+    listeners<torch_device::AllocatorTraceTracker>().call_all(entry_of(*event, action, c10::getApproximateTime()));
   } catch (...) {
   }
 }
@@ -200,6 +225,7 @@ void DeviceHistory::add_tracker(torch_device::AllocatorTraceTracker tracker) {
     lade_device_listener_init(&listener);
     listener.user = user_of(device);
     listener.track = track;
+    listener.leave = leave;
     check(lade_device_listener_add(to, &listener));
   });
 }

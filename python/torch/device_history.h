@@ -7,6 +7,8 @@
 //     tracker before the call that made the event returns, or by another thread that calls trackers at that moment.
 // V3  A compile context is the innermost open one of the thread, and lade's scope of it; user metadata are lade's label.
 // V4  Annotations of profiler ranges lie in a ring here, of as many entries as the history's.
+// V5  Trackers hear that memory goes before it does, as NCCL's registration has to; lade's event of it comes afterwards, and is passed
+//     over. Where the driver refuses, they have heard of it all the same.
 // Locks: mutex_ guards the request and annotations; `listening` in the source file guards trackers and observers, which are copied
 // for each call. lade is not called under them.
 #ifndef LADE_TORCH_DEVICE_HISTORY_H

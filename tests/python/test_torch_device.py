@@ -109,6 +109,20 @@ def test_trackers_and_observers_hear_of_later_allocators_too():
     """) == ["[1,", "1,", "1,", "1,", "1]", "1", "1"]
 
 
+@needs_calls
+@pytest.mark.parametrize("settings, action", [("", 4), ("expandable_segments:True", 6)])
+def test_trackers_hear_once_of_each_segment_that_goes(settings, action):
+    assert program(f"""
+        native = torch_calls.Calls(torch.__version__).native
+        install({settings!r})
+        native.calls_device_listen()
+        for turn in range(3):
+            free(alloc(30 * MIB)); free(alloc(1000))
+            C._cuda_emptyCache()
+            print(native.calls_device_tracked({action}), stat("reserved_bytes.all.current"))
+    """, head="") == ["2", "0", "4", "0", "6", "0"]
+
+
 def test_a_pool_is_led_to_by_the_thread_that_begins_it():
     assert program("""
         pool = (0, 77)
