@@ -17,7 +17,7 @@ static void range_add(ladei_own_code *own, uintptr_t low, uintptr_t high) {
 /* "libladen.so" is another library. */
 static bool path_is_own(const char *path) {
   const char *slash = strrchr(path, '/'), *name = slash == NULL ? path : slash + 1;
-  return strncmp(name, "_lade.", 6) == 0 ||
+  return strncmp(name, "_lade.", 6) == 0 || strstr(path, "/lade/torch/_torch_") != NULL ||
          (strncmp(name, "liblade", 7) == 0 && (name[7] == '.' || name[7] == '_') && strstr(name, ".so") != NULL);
 }
 

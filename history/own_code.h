@@ -4,7 +4,7 @@
  * compiler made of the functions in between, and without any symbol.
  *
  *   shared:  the mappings of liblade.so, liblade_preload.so and other files that are named liblade.* or liblade_*,
- *            and of the Python package's _lade.*
+ *            and of the Python package's _lade.* and torch/_torch_*
  *   static:  the section "lade_text", from __start_lade_text to __stop_lade_text: CMakeLists.txt renames the sections of
  *            code in liblade.a, and every linker defines both names
  *
