@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shared libraries that binaries load, and the licences of what a folder holds: for tools/bundle and tools/package."""
 
+import glob
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 GLIBC = re.compile(r"^(ld-linux.*|lib(c|m|dl|pthread|rt|resolv|util|anl|nsl|mvec|BrokenLocale|nss_.*)\.so.*)$")
 COMMON_LICENCE = re.compile(r"/usr/share/common-licenses/([A-Za-z0-9.+-]*[A-Za-z0-9+])")
@@ -62,6 +64,60 @@ def collect(binaries, opened_late, folder):
     for name, path in sources.items():
         shutil.copy2(os.path.realpath(path), os.path.join(folder, name))
     return sorted(sources.values())
+
+
+# libarchive asks for a function of glibc 2.36; the tar part alone needs it for nothing that reads.
+RANDOM = """#include <stdlib.h>
+#include <sys/random.h>
+static inline void random_fill(void *out, size_t bytes) {
+  for (ssize_t got; bytes > 0; out = (char *)out + got, bytes -= (size_t)got)
+    if ((got = getrandom(out, bytes, 0)) < 0) got = 0;
+}
+#define arc4random_buf random_fill
+"""
+LEFT_OUT = ["TEST", "TAR", "CAT", "CPIO", "UNZIP", "ACL", "XATTR", "ZLIB", "BZip2", "LIBB2", "LZ4", "ZSTD", "LZMA", "LIBXML2", "EXPAT", "NETTLE",
+            "OPENSSL", "MBEDTLS", "PCREPOSIX"]
+
+
+def tar_library(kept):
+    """Path of a libarchive that reads tar files and needs nothing but an old glibc: of Debian's source of the package that is installed,
+    with Debian's patches. Built in the folder `kept`, once for a version."""
+    installed = compiler_file("libarchive.so.13")
+    version = subprocess.run(["dpkg-query", "-W", "-f", "${source:Version}", package_of(installed)], check=True, capture_output=True,
+                             text=True).stdout
+    target = os.path.join(kept, version, "libarchive.so.13")
+    if os.path.exists(target):
+        return target
+    with open("/etc/os-release", encoding="utf-8") as file:
+        suite = re.search(r"^VERSION_CODENAME=(\w+)", file.read(), re.MULTILINE)[1]
+    with tempfile.TemporaryDirectory() as work:
+        sources, lists = os.path.join(work, "sources.list"), os.path.join(work, "lists")
+        with open(sources, "w", encoding="utf-8") as file:
+            file.write(f"deb-src http://deb.debian.org/debian {suite} main\n"
+                       f"deb-src http://deb.debian.org/debian-security {suite}-security main\n")
+        for folder in (lists, os.path.join(work, "archives")):
+            os.makedirs(os.path.join(folder, "partial"))
+        with open(os.path.join(work, "random.h"), "w", encoding="utf-8") as file:
+            file.write(RANDOM)
+        apt = ["apt-get", "-qq", "-o", "Dir::Etc::SourceList=" + sources, "-o", "Dir::Etc::SourceParts=/dev/null", "-o", "Dir::State::Lists=" + lists,
+               "-o", "Dir::Cache=" + work, "-o", "APT::Sandbox::User="]
+
+        def run(*command):
+            done = subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=work)
+            if done.returncode != 0:
+                sys.stderr.write(done.stdout[-4000:])
+                fail(f"libarchive {version} was not built from Debian's source: {command[0]} failed")
+
+        run(*apt, "update")
+        run(*apt, "source", "--only-source", "libarchive=" + version)
+        source = next(path for path in glob.glob(os.path.join(work, "libarchive-*")) if os.path.isdir(path))
+        built = os.path.join(work, "built")
+        run("cmake", "-S", source, "-B", built, "-DCMAKE_BUILD_TYPE=Release", "-DHAVE_ARC4RANDOM_BUF=1",
+            f"-DCMAKE_C_FLAGS=-include {work}/random.h -w", *(f"-DENABLE_{name}=OFF" for name in LEFT_OUT))
+        run("cmake", "--build", built, "-j", str(os.cpu_count()), "--target", "archive")
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        shutil.copy2(os.path.realpath(os.path.join(built, "libarchive", "libarchive.so")), target)
+    return target
 
 
 def package_of(path):

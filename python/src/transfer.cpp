@@ -283,10 +283,11 @@ Messenger::Batch *Messenger::next() {
   std::unique_lock<std::mutex> guard(lock_);
   for (;;) {
     const auto has_work = [this] { return !finished_.empty() || (stopping_ && expected_ == 0); };
-    if (watched_.empty())
-      changed_.wait(guard, [&] { return has_work() || !watched_.empty(); });
-    else
-      (void)changed_.wait_for(guard, nanoseconds(progress_ns), has_work);
+    const bool is_idle = watched_.empty();
+    // Not wait(), which needs the libstdc++ of gcc 12: wheels run with older ones.
+    constexpr uint64_t hour_ns = 3600ull * 1000 * 1000 * 1000;
+    (void)changed_.wait_for(guard, nanoseconds(is_idle ? hour_ns : progress_ns),
+                            [&] { return has_work() || (is_idle && !watched_.empty()); });
     auto *batch = new Batch;
     batch->finished.assign(finished_.begin(), finished_.end());
     finished_.clear();

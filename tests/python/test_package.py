@@ -38,6 +38,8 @@ def test_the_distribution_is_liblade():
 def copied(tmp_path):
     """The package in a folder of its own, as pip installs it."""
     shutil.copytree(FOLDER, tmp_path / "lade")
+    if (FOLDER.parent / "liblade.libs").exists():  # of a wheel
+        shutil.copytree(FOLDER.parent / "liblade.libs", tmp_path / "liblade.libs")
     return tmp_path
 
 
@@ -245,3 +247,19 @@ def test_a_batch_is_a_table(device, tmp_path):
     assert batch._repr_html_().startswith("<table>") and "10 B" in batch._repr_html_() and "&lt;lade.Batch 0" in batch._repr_html_()
     batch.release()
     assert "released" in batch._repr_html_()
+
+
+# ---- The command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not (FOLDER / "bin" / "lade").exists(), reason="this package was built without the command")
+def test_the_command_comes_with_the_package(tmp_path):
+    script = pathlib.Path(sys.executable).parent / "lade"
+    for command in ([sys.executable, "-m", "lade"], *([[str(script)]] if script.exists() else [])):
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and lade.__version__ in done.stdout, done
+        assert subprocess.run([*command, "nonsense"], capture_output=True, timeout=60).returncode == 2
+    lade.safetensors.save_file({"a": np.arange(10)}, tmp_path / "a.safetensors")
+    done = subprocess.run([sys.executable, "-m", "lade", "load", "--runtime", "cpu", "--verify", tmp_path / "a.safetensors"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "verified" in done.stdout, done
