@@ -451,7 +451,7 @@ class Tree:
         return self._native.closed
 
     def function(self, function: Callable[..., Any] | None = None, *, static: Iterable[str] = (), mutates: Iterable[str] = (),
-                 weights: Any = None, outputs: int = 16, name: str | None = None) -> Any:
+                 weights: Any = None, outputs: int = 16, name: str | None = None) -> Callable[..., Any]:
         """Make a function one that this tree runs. A decorator, with or without arguments.
 
         Parameters
