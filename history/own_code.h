@@ -5,7 +5,7 @@
  *
  *   shared:  the mappings of liblade.so, liblade_preload.so and other files that are named liblade.* or liblade_*,
  *            and of the Python package's _lade.* and torch/_torch_*
- *   static:  the section "lade_text", from __start_lade_text to __stop_lade_text: CMakeLists.txt renames the sections of
+ *   static:  a section of its own, from __start_lade_text to __stop_lade_text: CMakeLists.txt renames the sections of
  *            code in liblade.a, and every linker defines both names
  *
  * A program that holds lade's objects without that section has no range: its stacks begin with lade's functions.

@@ -18,7 +18,7 @@
  * (libunwind) are opened when needed, if they are there.
  *
  * A stack begins with the function that called lade. lade's own frames are told by the mapping of liblade.so, and in a
- * program that holds liblade.a by the section "lade_text" that CMake gives the archive: no symbol is needed.
+ * program that holds liblade.a by the section for code that CMake gives the archive: no symbol is needed.
  */
 #ifndef LADE_STACKS_H
 #define LADE_STACKS_H
