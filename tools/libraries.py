@@ -88,13 +88,13 @@ def tar_library(kept):
     target = os.path.join(kept, version, "libarchive.so.13")
     if os.path.exists(target):
         return target
-    with open("/etc/os-release", encoding="utf-8") as file:
-        suite = re.search(r"^VERSION_CODENAME=(\w+)", file.read(), re.MULTILINE)[1]
+    # The machine's own places of Debian's packages, for their sources.
+    places = subprocess.run(["apt-get", "indextargets", "--format", "deb-src $(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages",
+                             "Origin: Debian"], check=True, capture_output=True, text=True).stdout
     with tempfile.TemporaryDirectory() as work:
         sources, lists = os.path.join(work, "sources.list"), os.path.join(work, "lists")
         with open(sources, "w", encoding="utf-8") as file:
-            file.write(f"deb-src http://deb.debian.org/debian {suite} main\n"
-                       f"deb-src http://deb.debian.org/debian-security {suite}-security main\n")
+            file.write(places)
         for folder in (lists, os.path.join(work, "archives")):
             os.makedirs(os.path.join(folder, "partial"))
         with open(os.path.join(work, "random.h"), "w", encoding="utf-8") as file:
