@@ -140,7 +140,8 @@ LADE_TEST_P(SnapshotSymbols, AreFoundWhenItIsWritten, modules, module) {
 LADE_TEST(SnapshotSymbols, AreFoundElsewhereWhenAsked) {
   char room[256];
   NEEDS_NAMES();
-  lade_snapshot *snapshot = snapshot_make(LADE_SNAPSHOT_NO_SYMBOLS, modules[0]), *read = written_and_read(snapshot, NULL);
+  lade_snapshot *snapshot = snapshot_make(LADE_SNAPSHOT_NO_SYMBOLS, modules[0]),
+                *read = written_and_read(snapshot, NULL);
   LADE_EXPECT_EQ_STR(functions_of(read, room), RAW);
   lade_snapshot *again = written_and_read(read, NULL);
   LADE_EXPECT_EQ_STR(functions_of(again, room), RAW);
