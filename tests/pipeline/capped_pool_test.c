@@ -322,3 +322,28 @@ LADE_TEST_P(CappedPool, WaitsForPendingBlocksAndNotForTheProgram, support_soft_r
   pool_close(&s);
   scene_close(&s);
 }
+
+/* The bug: a reader waited in the pool for the time that the program allows itself, for blocks that its own ring held. */
+LADE_TEST(CappedPool, RingsDoNotWaitAsTheProgramDoes) {
+  enum { CAP = 1 << 20, BLOCK = 128 << 10, BYTES = 8 << 20 };
+  fixture f;
+  lade_pinned_stats stats;
+  lade_pinned_options pool;
+  lade_pipeline_options options;
+  lade_pinned_options_init(&pool);
+  fixture_options(&options);
+  pool.max_bytes = pool.segment_bytes = CAP;
+  pool.wait_ms = 60000;
+  options.chunk_bytes = BLOCK;
+  options.depth = 4 * CAP / BLOCK;
+  if (!fixture_open_pool(&f, "cpu", BYTES, &pool, &options)) return;
+  char *host = calloc(1, BYTES);
+  LADE_ASSERT(host != NULL);
+  LADE_EXPECT_OK(fixture_move(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), BYTES));
+  LADE_EXPECT_OK(fixture_move(&f, LADE_TO_HOST, lade_endpoint_memory(host), BYTES));
+  lade_pinned_stats_init(&stats);
+  LADE_EXPECT_OK(lade_pinned_stats_get(f.pool, &stats));
+  LADE_EXPECT_EQ_UINT(stats.limit_waits, 0);
+  free(host);
+  fixture_close(&f);
+}
