@@ -83,8 +83,9 @@ def tar_library(kept):
     """Path of a libarchive that reads tar files and needs nothing but an old glibc: of Debian's source of the package that is installed,
     with Debian's patches. Built in the folder `kept`, once for a version."""
     installed = compiler_file("libarchive.so.13")
-    version = subprocess.run(["dpkg-query", "-W", "-f", "${source:Version}", package_of(installed)], check=True, capture_output=True,
-                             text=True).stdout
+    # A line for each architecture that has it, of one version.
+    version = subprocess.run(["dpkg-query", "-W", "-f", "${source:Version}\n", package_of(installed)], check=True, capture_output=True,
+                             text=True).stdout.split()[0]
     target = os.path.join(kept, version, "libarchive.so.13")
     if os.path.exists(target):
         return target
