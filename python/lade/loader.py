@@ -12,12 +12,10 @@ The readers are threads of lade, not processes: nothing is pickled, and no worke
 
 from __future__ import annotations
 
-import html
 import operator
 import os
 import re
 import sys
-import tarfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -115,6 +113,8 @@ class Batch:
         return f"<lade.Batch {self.number} of {len(self)} records, {_extension._bytes_text(self.nbytes)}, epoch {self.epoch}>"
 
     def _repr_html_(self) -> str:
+        import html
+
         rows = []
         for number, name in enumerate([] if self._native.released else self.fields):
             lengths = self.lengths(number)
@@ -184,6 +184,8 @@ def _text(path):
 
 def _extensions(path):
     """The fields that the first members of a tar file would be, as text."""
+    import tarfile
+
     found = {}
     try:
         with tarfile.open(_text(path), "r:") as archive:

@@ -28,7 +28,6 @@ import operator
 import os
 import re
 import sys
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -1393,6 +1392,8 @@ def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) 
     -------
     bytes
     """
+    import tempfile
+
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
         path = os.path.join(folder, "tensors")
         save_file(tensors, path, metadata, sync=False)
