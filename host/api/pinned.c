@@ -173,8 +173,6 @@ static lade_status block_alloc(lade_pinned_pool *pool, size_t bytes, uint64_t ah
   }
   ladei_pinned_request request = request_make(pool, pool->debug != NULL ? debug_bytes(bytes) : bytes, node);
   request.ahead = ahead;
-  request.waits =
-      ahead == 0; /* a ring, which tells what it asks for soon, waits by itself, and holds what it would wait for */
   pending_look(pool, request.cache);
   idle_look(pool);
   ladei_pinned_block *block = request_ready(&request), *rest = NULL;

@@ -12,7 +12,6 @@ typedef struct ladei_pinned_request {
   size_t pages;   /* that a block for it has at least; 0 for small ones */
   bool exact;     /* larger than a segment: gets one of its own, without rounding to a class */
   unsigned count; /* blocks wanted; one is enough */
-  bool waits;     /* for memory to come back, as the pool's settings say */
   uint64_t ahead; /* bytes asked for soon, these included: Note [Growing ahead] in grow.c; 0: not known */
   ladei_pinned_node *node;
   ladei_pinned_thread_cache

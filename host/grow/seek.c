@@ -289,7 +289,8 @@ static lade_status make_room(lade_pinned_pool *pool, const ladei_pinned_request 
     return status; /* a segment that the driver does not take back would be found again and again */
   ladei_log_later(LADE_LOG_DEBUG, "pinned pool %llu: %zu bytes: no room under the cap of %llu bytes",
                   (unsigned long long)pool->id, request->bytes, (unsigned long long)pool->settings.max_bytes);
-  if (request->waits && pool->settings.wait_ns > 0 && comes_back(pool, ladei_pinned_request_least_bytes(request)))
+  /* A ring, which alone tells what it asks for soon, waits by itself, and holds what it would wait for. */
+  if (request->ahead == 0 && pool->settings.wait_ns > 0 && comes_back(pool, ladei_pinned_request_least_bytes(request)))
     return look_and_wait(pool, request, own, out);
   return look_at_rest(pool, request, search_may_grow(own, pool), out) ? LADE_OK
                                                                       : no_room(pool, request->bytes, &own->refusal);
