@@ -267,6 +267,8 @@ def _drop_in_child():
     """A forked child has none of its parent's pipelines, and its lock may be held by a thread that is gone."""
     global _stages, _stages_lock
     _stages, _stages_lock = collections.OrderedDict(), threading.RLock()
+    for save in list(_saves):
+        save._native = save._tensors = None
 
 
 os.register_at_fork(after_in_child=_drop_in_child)
@@ -1219,7 +1221,7 @@ class Save:
     """A save that goes on by itself: what ``save_file(..., wait=False)`` returns.
 
     The tensors must stay as they are until it is staged, and are held until then. The last reference, and the end of the program,
-    wait for its end. Threads: one call at a time.
+    wait for its end. Threads: any; :meth:`close` waits for calls that wait on a stream, and ends those that wait for a mark.
     """
 
     def __init__(self, native, tensors):
@@ -1227,11 +1229,15 @@ class Save:
         self._tensors = tensors
         _saves.add(self)
 
-    def _wait(self, durable, timeout):
-        if self._native is None:
+    def _open(self):
+        native = self._native
+        if native is None:
             raise lade.InvalidArgumentError("the Save is closed")
+        return native
+
+    def _wait(self, durable, timeout):
         with _saving():
-            self._native.wait(durable, timeout)
+            self._open().wait(durable, timeout)
         self._tensors = None
 
     def wait_staged(self, timeout: float | None = None) -> None:
@@ -1265,9 +1271,7 @@ class Save:
         stream : Stream, int, object with __cuda_stream__ or None
             None: the default stream.
         """
-        if self._native is None:
-            raise lade.InvalidArgumentError("the Save is closed")
-        self._native.wait_on(stream)
+        self._open().wait_on(stream)
 
     def close(self, *, cancel: bool = False) -> None:
         """Wait for its end, whatever that is.
@@ -1277,8 +1281,9 @@ class Save:
         cancel : bool
             Give it up, unless the new file is being put in place already: the old one stays.
         """
-        if self._native is not None:
-            self._native.end(cancel)
+        native = self._native
+        if native is not None:
+            native.end(cancel)
         self._native = self._tensors = None
 
     def __del__(self):

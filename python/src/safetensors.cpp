@@ -28,9 +28,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <map>
 #include <optional>
+#include <shared_mutex>
 #include <utility>
 
 namespace lade_python {
@@ -789,43 +791,59 @@ void save(nb::handle path, nb::handle target_list, nb::handle entries, nb::handl
 // A save that goes on by itself. The memory of its tensors is held by the Python object that has it, until it is staged.
 class Saving {
 public:
-  explicit Saving(SaveRequest &request) : targets_(request.targets) {
-    lade_status status;
-    {
-      Unlocked unlocked;
-      status = lade_safetensors_save_begin(request.path.c_str(), request.calls.targets.data(),
-                                           request.calls.targets.size(), request.tensors.list.data(),
-                                           request.tensors.list.size(), &request.options, &save_);
-    }
-    check(status);
-    is_virtual_ = request.calls.is_virtual;
-    for (const Target &target : targets_) target.pipe->user_add();
+  explicit Saving(std::vector<Target> targets) : targets_(std::move(targets)), generation_(process_generation()) {
+    if (!targets_.empty()) targets_[0].pipe->user_add();
   }
   Saving(const Saving &) = delete;
   ~Saving() {
-    without_gil([this] { (void)end(false); });
+    if (!exiting()) without_gil([this] { (void)end(false); });
+    if (save_) // at the exit, in a forked child, and on "sim" what can never end: it stands on these
+      (void)new std::vector<Target>(std::move(targets_));
+    else if (!targets_.empty())
+      targets_[0].pipe->user_remove();
   }
 
-  lade_save *get() const noexcept { return save_; }
   const std::vector<Target> &targets() const noexcept { return targets_; }
-  bool is_virtual() const noexcept { return is_virtual_; }
-  // Without the GIL. In a forked child nothing is done: all of it is the parent's.
+  bool is_virtual() const noexcept { return !targets_.empty() && targets_[0].pipe->is_virtual(); }
+  // Without the GIL.
+  lade_status begin(const SaveRequest &request) {
+    return lade_safetensors_save_begin(request.path.c_str(), request.calls.targets.data(), request.calls.targets.size(),
+                                       request.tensors.list.data(), request.tensors.list.size(), &request.options,
+                                       &save_);
+  }
+  // Without the GIL. Other threads may be in calls: none begins any more, and it waits for them.
   lade_status end(bool cancel) {
-    if (!save_) return LADE_OK;
+    if (generation_ != process_generation()) return LADE_ERR_FORKED; // the parent's, its lock too
+    closing_.store(true);
+    std::unique_lock<std::shared_mutex> guard(lock_);
     const lade_status status = lade_save_destroy(save_, cancel);
-    if (status != LADE_OK) return status;
-    save_ = nullptr;
-    for (const Target &target : targets_) target.pipe->user_remove();
-    return LADE_OK;
+    if (status == LADE_OK) save_ = nullptr;
+    closing_.store(false);
+    return status;
+  }
+  // The library's answer, waited for without the GIL. Refuses where the save is closed, or being closed.
+  template <typename Call> lade_status call(Call function) {
+    lade_status status = LADE_OK;
+    bool is_open = generation_ == process_generation();
+    if (is_open) {
+      Unlocked unlocked;
+      std::shared_lock<std::shared_mutex> guard(lock_);
+      is_open = save_ && !closing_.load();
+      if (is_open) status = function(save_);
+    }
+    if (!is_open) refuse("the Save is closed");
+    return status;
   }
 
 private:
   std::vector<Target> targets_;
+  const unsigned generation_;
+  std::shared_mutex lock_; // shared by calls; alone for the end
+  std::atomic<bool> closing_{false};
   lade_save *save_ = nullptr; // NULL: over
-  bool is_virtual_ = false;
 };
 
-// What lade._lade._Save wraps. Its calls are made by one thread at a time: lade/safetensors.py has a lock.
+// What lade._lade._Save wraps.
 struct SaveObject {
   std::shared_ptr<Saving> saving;
   explicit SaveObject(std::shared_ptr<Saving> of) : saving(std::move(of)) {}
@@ -839,7 +857,14 @@ SaveObject save_begin(nb::handle path, nb::handle target_list, nb::handle entrie
                       uint64_t max_shard_bytes, bool sync, uint64_t stage_bytes) {
   SaveRequest request(path, target_list, entries, metadata, max_shard_bytes, sync);
   request.options.stage_bytes = stage_bytes;
-  return SaveObject(std::make_shared<Saving>(request));
+  SaveObject out(std::make_shared<Saving>(request.targets));
+  lade_status status;
+  {
+    Unlocked unlocked;
+    status = out.saving->begin(request);
+  }
+  check(status);
+  return out;
 }
 
 void save_wait(SaveObject &self, bool durable, nb::handle timeout) {
@@ -849,10 +874,7 @@ void save_wait(SaveObject &self, bool durable, nb::handle timeout) {
   const Deadline deadline(timeout_ns);
   for (lade_status status = LADE_ERR_TIMEOUT; status == LADE_ERR_TIMEOUT;) {
     const uint64_t slice = saving->is_virtual() ? timeout_ns : deadline.slice(slice_ns);
-    {
-      Unlocked unlocked;
-      status = lade_save_wait(saving->get(), mark, slice);
-    }
+    status = saving->call([&](lade_save *save) { return lade_save_wait(save, mark, slice); });
     if (status != LADE_ERR_TIMEOUT || saving->is_virtual() || slice == 0) check(status);
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
@@ -865,12 +887,7 @@ void save_stream_wait(SaveObject &self, nb::handle stream) {
   const lade_stream on = stream_from(*device.runtime, stream);
   const CurrentDevice current(device, on);
   check(current.status());
-  lade_status status;
-  {
-    Unlocked unlocked;
-    status = lade_stream_wait_save(on, saving->get());
-  }
-  check(status);
+  check(saving->call([&](lade_save *save) { return lade_stream_wait_save(on, save); }));
 }
 
 void save_end(SaveObject &self, bool cancel) {

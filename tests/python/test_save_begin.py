@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 
 import numpy as np
 import pytest
@@ -122,6 +123,47 @@ def test_the_last_reference_waits_for_the_end(weights, tmp_path):
     ours.save_file(buffers, tmp_path / "m.safetensors", wait=False)
     gc.collect()
     expect(tmp_path / "m.safetensors", values)
+
+
+def test_threads_may_wait_while_another_closes(weights, tmp_path):
+    """The bug: the save was freed under their calls."""
+    buffers, _ = weights
+    for cancel in (False, True) * 20:
+        save = ours.save_file(buffers, tmp_path / "m.safetensors", wait=False, sync=False)
+        found = []
+
+        def wait(call=save.wait, found=found):
+            try:
+                call()
+            except lade.InvalidArgumentError as error:
+                found.append(str(error))
+            except lade.CancelledError:
+                found.append("cancelled")
+
+        threads = [threading.Thread(target=wait, args=(call,)) for call in (save.wait, save.wait_staged, save.wait_on) * 2]
+        for thread in threads:
+            thread.start()
+        save.close(cancel=cancel)
+        for thread in threads:
+            thread.join()
+        assert set(found) <= {"the Save is closed", "cancelled"}
+
+
+def test_a_forked_child_leaves_it_to_its_parent(tmp_path):
+    path = tmp_path / "m.safetensors"
+    program = textwrap.dedent(f"""
+        import os, sys, numpy as np, lade, lade.safetensors
+        buffer = lade.DeviceAllocator(lade.software_device()).empty(8 << 20, "u1")
+        np.from_dlpack(buffer)[:] = 7
+        save = lade.safetensors.save_file({{"a": buffer}}, {str(path)!r}, wait=False)
+        child = os.fork()
+        if child == 0:
+            sys.exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        """)
+    done = subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True)
+    assert done.stderr == ""
+    expect(path, {"a": np.full(8 << 20, 7, np.uint8)})
 
 
 def test_the_pipeline_stays_open_for_a_save(weights, device, tmp_path):
