@@ -978,9 +978,7 @@ def load_into(tensors, filename, *, strict=True, pipeline=None, stream=None, dir
     device = devices.pop() if devices else lade.device()
     with safe_open(filename, "lade", device, pipeline=pipeline, stream=stream, direct=direct, local_ranks=local_ranks) as file:
         names = file.offset_keys()
-        given = {same.get(name, name) for name in names}  # a name for each memory
-        missing = [name for name in rows if same.get(name, name) not in given]
-        unexpected = [name for name in names if name not in rows]
+        missing, unexpected = _unfit(rows, same, names)
         if strict and (missing or unexpected):
             raise RuntimeError(f"{os.fsdecode(os.fspath(filename))} does not fit: missing {missing}, unexpected {unexpected}")
         names = list({same.get(name, name): name for name in names if name in rows}.values())
@@ -1010,6 +1008,12 @@ def _same_memory(state):
     return same
 
 
+def _unfit(own, same, there):
+    """Names of `own` that are not there, and names there that are none of them. `same`: of _same_memory(); one name of a memory will do."""
+    given = {same.get(name, name) for name in there}
+    return [name for name in own if same.get(name, name) not in given], [name for name in there if name not in own]
+
+
 def load_model(model: torch.nn.Module, filename: _Path, strict: bool = True, device: DeviceLike = "cpu",
                **options: Unpack[_LoadWay]) -> tuple[list[str], list[str]]:
     """Load a checkpoint into a module of torch.
@@ -1035,12 +1039,7 @@ def load_model(model: torch.nn.Module, filename: _Path, strict: bool = True, dev
     take("strict", strict, bool, "True or False")
     tensors = load_file(filename, device, framework="torch", **options)
     own = model.state_dict()
-    groups: dict[str, list[str]] = {}
-    for name, first in _same_memory(own).items():
-        groups.setdefault(first, [first]).append(name)
-    given = {name for names in groups.values() if any(name in tensors for name in names) for name in names}
-    missing = [name for name in own if name not in tensors and name not in given]
-    unexpected = [name for name in tensors if name not in own]
+    missing, unexpected = _unfit(own, _same_memory(own), tensors)
     if strict and (missing or unexpected):
         raise RuntimeError(f"{os.fsdecode(os.fspath(filename))} does not fit {type(model).__name__}: missing {missing}, unexpected {unexpected}")
     model.load_state_dict(tensors, strict=False)
