@@ -21,14 +21,7 @@ void consumer_record(const DeviceView &view, nb::handle stream) {
 nb::object dlpack(const DeviceView &view, nb::handle stream, nb::handle max_version, nb::handle dl_device,
                   nb::handle copy) {
   const DLDevice own = dlpack_device(view.block(), kDLCUDA);
-  DLDevice wanted = own;
-  const bool elsewhere = dlpack_device_from(dl_device, wanted) && !(wanted.type == own.type && wanted.id == own.id);
-  if (elsewhere || dlpack_is_copy(copy)) {
-    PyErr_Format(PyExc_BufferError,
-                 "a DeviceView on (%d, %d) makes no copies; expected copy=None or False, and dl_device=None", own.type,
-                 own.id);
-    throw nb::python_error();
-  }
+  dlpack_refuse_copy("DeviceView", own, dl_device, copy);
   if (own.type == kDLCUDA) consumer_record(view, stream);
   return dlpack_export(view.block(), view.layout(), own, max_version, false);
 }

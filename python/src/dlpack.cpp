@@ -99,4 +99,13 @@ bool dlpack_device_from(nb::handle object, DLDevice &out) {
   return true;
 }
 
+void dlpack_refuse_copy(const char *what, DLDevice own, nb::handle dl_device, nb::handle copy) {
+  DLDevice wanted = own;
+  const bool elsewhere = dlpack_device_from(dl_device, wanted) && !(wanted.type == own.type && wanted.id == own.id);
+  if (!elsewhere && !dlpack_is_copy(copy)) return;
+  PyErr_Format(PyExc_BufferError, "a %s on (%d, %d) makes no copies; expected copy=None or False, and dl_device=None",
+               what, own.type, own.id);
+  throw nb::python_error();
+}
+
 } // namespace lade_python

@@ -61,6 +61,9 @@ bool dlpack_is_copy(nb::handle copy);
 // Device types and numbers of an argument dl_device: a pair of ints. False for None.
 bool dlpack_device_from(nb::handle object, DLDevice &out);
 
+// For memory that makes no copies, of the class `what`: BufferError for another device than its own, and for a copy.
+void dlpack_refuse_copy(const char *what, DLDevice own, nb::handle dl_device, nb::handle copy);
+
 } // namespace lade_python
 
 #endif // LADE_PYTHON_DLPACK_H

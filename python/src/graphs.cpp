@@ -529,14 +529,7 @@ nb::object dlpack(const GraphArray &array, nb::handle stream, nb::handle max_ver
                   nb::handle copy) {
   array.output().check_valid();
   const DLDevice own = dlpack_device(array.block(), kDLCUDA);
-  DLDevice wanted = own;
-  const bool elsewhere = dlpack_device_from(dl_device, wanted) && !(wanted.type == own.type && wanted.id == own.id);
-  if (elsewhere || dlpack_is_copy(copy)) {
-    PyErr_Format(PyExc_BufferError,
-                 "a GraphArray on (%d, %d) makes no copies; expected copy=None or False, and dl_device=None", own.type,
-                 own.id);
-    throw nb::python_error();
-  }
+  dlpack_refuse_copy("GraphArray", own, dl_device, copy);
   consumer_order(array, stream);
   return dlpack_export(array.block(), array.layout(), own, max_version, false);
 }
