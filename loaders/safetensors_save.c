@@ -464,9 +464,10 @@ static lade_status transfers_wait(ladei_loader_save *s, size_t end) {
   bool untold = s->options.progress == NULL || runtime == NULL || runtime->ops->step != NULL;
   uint64_t interval_ns = untold ? LADE_WAIT_FOREVER : progress_interval_ns;
   lade_status status = ladei_loader_ticket_list_wait(&s->tickets, s->waited, end, runtime, interval_ns);
-  /* Where it is the driver's call that timed out, the telling says so. */
-  while (status == LADE_ERR_TIMEOUT && interval_ns != LADE_WAIT_FOREVER && (status = progress_tell(s)) == LADE_OK)
-    status = ladei_loader_ticket_list_wait(&s->tickets, s->waited, end, runtime, interval_ns);
+  while (status == LADE_ERR_TIMEOUT && interval_ns != LADE_WAIT_FOREVER) {
+    status = progress_tell(s);
+    if (status == LADE_OK) status = ladei_loader_ticket_list_wait(&s->tickets, s->waited, end, runtime, interval_ns);
+  }
   s->waited = status == LADE_OK ? end : s->waited;
   return status;
 }

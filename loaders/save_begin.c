@@ -138,21 +138,15 @@ static void work_end(lade_save *save, lade_status status) {
   while (save->calls > 0) ladei_condition_wait(&save->changed, &save->lock); /* I2 */
   ladei_lock_release(&save->lock);
   if (status != LADE_OK) ladei_error_save(&save->outcome);
-  /* A driver's call timed out: of a wait's answer LADE_ERR_TIMEOUT means that the save goes on. */
-  save->outcome.status = status == LADE_ERR_TIMEOUT ? LADE_ERR_DRIVER : status;
+  save->outcome.status = status;
   ladei_loader_save_dispose(&save->work, status == LADE_OK);
   (void)pipelines_destroy(save);
   ladei_lock_acquire(&save->lock);
   state_set(save, ENDED);
 }
 
-/* Whether a step is to be tried again. A thread has no limit: there it is the driver's call that timed out. */
-static bool goes_on(const lade_save *save, lade_status status) {
-  return status == LADE_ERR_TIMEOUT && save->waits_work;
-}
-
-/* Both are given the lock, which is released meanwhile, by the thread that works. LADE_ERR_TIMEOUT on virtual time: nothing has
- * changed. */
+/* Both are given the lock, which is released meanwhile, by the thread that works. LADE_ERR_TIMEOUT, with a limit or on virtual
+ * time: nothing has changed. */
 static lade_status stage(lade_save *save, uint64_t timeout_ns) {
   ladei_lock_assert_held(&save->lock);
   ladei_lock_release(&save->lock);
@@ -160,7 +154,7 @@ static lade_status stage(lade_save *save, uint64_t timeout_ns) {
   ladei_lock_acquire(&save->lock);
   if (status == LADE_OK)
     state_set(save, STAGED);
-  else if (!goes_on(save, status))
+  else if (status != LADE_ERR_TIMEOUT)
     work_end(save, status);
   return status;
 }
@@ -173,7 +167,7 @@ static lade_status commit(lade_save *save, uint64_t timeout_ns) {
       save->waits_work ? ladei_loader_ticket_list_wait(tickets, 0, tickets->count, save->runtime, timeout_ns) : LADE_OK;
   if (status == LADE_OK) status = ladei_loader_save_commit(&save->work);
   ladei_lock_acquire(&save->lock);
-  if (!goes_on(save, status)) work_end(save, status);
+  if (status != LADE_ERR_TIMEOUT) work_end(save, status);
   return status;
 }
 

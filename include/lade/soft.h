@@ -134,9 +134,9 @@ LADE_API lade_status lade_soft_advance(lade_runtime *runtime, uint64_t ns);
  *
  * @param op      Name of the op as in the table of runtime ops, such as "host_register", "event_record", "copy".
  * @param nth     Which call from now on fails: 1 is the next one. 0: every call from now on.
- * @param status  What it returns, not LADE_OK; the op does nothing then.
+ * @param status  What it returns; the op does nothing then. Not LADE_OK, nor LADE_ERR_TIMEOUT, which ends waits alone.
  *
- * Several faults may be pending. Threads: as the runtime. Errors: LADE_ERR_INVALID_ARGUMENT for an unknown op and LADE_OK;
+ * Several faults may be pending. Threads: as the runtime. Errors: LADE_ERR_INVALID_ARGUMENT for an unknown op and those two;
  * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_UNSUPPORTED on "cuda".
  */
 LADE_API lade_status lade_soft_fault_add(lade_runtime *runtime, const char *op, uint64_t nth, lade_status status);

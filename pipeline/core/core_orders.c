@@ -193,6 +193,7 @@ static void chunks_abandon(struct ladei_slot_list *list, ladei_pipe_core_transfe
 void ladei_pipe_core_fail(ladei_pipe_core *core, ladei_pipe_core_transfer *transfer, const lade_error *error) {
   (void)core;
   if (ladei_pipe_transfer_failed(transfer) || transfer->settled) return;
+  assert(error->status != LADE_ERR_TIMEOUT && "of a ticket's outcomes that one means: not over yet");
   transfer->error = *error;
   chunks_abandon(&transfer->ring->lists.ready, transfer);
   chunks_abandon(&transfer->ring->lists.landed, transfer);

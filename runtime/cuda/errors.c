@@ -86,8 +86,7 @@ lade_status ladei_cuda_status(CUresult code, lade_status out_of_memory) {
   case CUDA_ERROR_CAPTURED_EVENT:
   case CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD:
   case CUDA_ERROR_ILLEGAL_STATE: /* from the calls that begin or end a capture */ return LADE_ERR_CAPTURE;
-  case CUDA_ERROR_TIMEOUT: return LADE_ERR_TIMEOUT;
-  default: return LADE_ERR_DRIVER;
+  default: return LADE_ERR_DRIVER; /* CUDA_ERROR_TIMEOUT, too: LADE_ERR_TIMEOUT ends a wait, whose work goes on */
   }
 }
 

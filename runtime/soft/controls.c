@@ -31,7 +31,9 @@ lade_status ladei_soft_fault_add(void *self, const char *op, uint64_t nth, lade_
   soft_runtime *rt = soft_self(self);
   soft_fault fault = {.status = status, .calls_left = nth};
   if (!ladei_soft_op_by_name(op, &fault.op)) return bad_op("lade_soft_fault_add", op);
-  if (status == LADE_OK) return ladei_error_argument("lade_soft_fault_add", "status", "another one", "LADE_OK");
+  if (status == LADE_OK || status == LADE_ERR_TIMEOUT)
+    return ladei_error_argument("lade_soft_fault_add", "status", "what a call of a driver can fail with", "%s",
+                                lade_status_name(status));
   ladei_soft_lock(rt);
   soft_fault *faults = realloc(rt->faults, (rt->fault_count + 1) * sizeof *faults);
   if (faults != NULL) {

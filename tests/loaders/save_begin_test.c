@@ -232,33 +232,6 @@ LADE_TEST_P(SaveBegin, EndsByItsProgressCallback, support_soft_runtimes, name) {
   scene_close(&s);
 }
 
-static lade_status go_on(void *user, uint64_t done, uint64_t bytes) {
-  (void)user;
-  (void)done;
-  (void)bytes;
-  return LADE_OK;
-}
-
-/* The bug: a driver's call that took too long was taken for a wait that did, and the save never ended; a blocking one with a progress
- * callback neither. */
-LADE_TEST(SaveBegin, EndsWhereACallOfTheDriverTimesOut) {
-  scene s;
-  lade_save *save;
-  if (!scene_open(&s, "cpu", NULL)) return;
-  lade_save_options options = staged_by(0);
-  options.progress = go_on;
-  LADE_EXPECT_OK(lade_soft_fault_add(s.f.runtime, "copy", 1, LADE_ERR_TIMEOUT));
-  LADE_ASSERT_OK(begin(&s, &options, &save));
-  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_save_wait(save, LADE_SAVE_DURABLE, LADE_WAIT_FOREVER));
-  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "copy");
-  LADE_EXPECT_OK(lade_save_destroy(save, false));
-  LADE_EXPECT_OK(lade_soft_fault_add(s.f.runtime, "copy", 1, LADE_ERR_TIMEOUT));
-  LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, lade_safetensors_save(s.path, &s.target, 1, s.tensors, TENSORS + 1, &options));
-  LADE_EXPECT_OK(lade_soft_fault_clear(s.f.runtime));
-  LADE_EXPECT_EQ_SIZE(support_names_count(s.dir.path), 1);
-  scene_close(&s);
-}
-
 /* As where a disk is full, or a quota is reached: found by a write, after the call that began it. */
 LADE_TEST_P(SaveBegin, TellsOfWritesThatFail, support_soft_runtimes, name) {
   scene s;

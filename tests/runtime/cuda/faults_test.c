@@ -151,6 +151,8 @@ LADE_TEST(CudaFaults, CodesBecomeTheStatusThatSaysWhatToDo) {
   expect_code("copy", "cuMemcpyHtoDAsync", CUDA_ERROR_INVALID_VALUE, LADE_ERR_INVALID_ARGUMENT);
   expect_code("event_record", "cuEventRecord", CUDA_ERROR_INVALID_HANDLE, LADE_ERR_INVALID_ARGUMENT);
   expect_code("event_query", "cuEventQuery", CUDA_ERROR_NOT_READY, LADE_NOT_READY);
+  /* The bug: LADE_ERR_TIMEOUT as a transfer's outcome, which of a ticket means that it goes on; waits for it never ended. */
+  expect_code("copy", "cuMemcpyHtoDAsync", CUDA_ERROR_TIMEOUT, LADE_ERR_DRIVER);
   expect_code("event_query", "cuEventQuery", CUDA_ERROR_CAPTURED_EVENT, LADE_ERR_CAPTURE);
   expect_code("capture_begin", "cuStreamBeginCapture", CUDA_ERROR_ILLEGAL_STATE, LADE_ERR_CAPTURE);
   expect_code("peer_enable", "cuCtxEnablePeerAccess", CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, LADE_ERR_UNSUPPORTED);

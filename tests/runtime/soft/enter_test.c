@@ -263,7 +263,8 @@ LADE_TEST(FaultPlan, RefusesWhatItCannotDo) {
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, ladei_soft_fault_add(f.self, NULL, 1, LADE_ERR_IO));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, ladei_soft_fault_add(f.self, "copy", 1, LADE_OK));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text,
-                           "status is LADE_OK; expected another one"); /* it named no parameter */
+                           "status is LADE_OK; expected what a call of a driver can fail with");
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, ladei_soft_fault_add(f.self, "copy", 1, LADE_ERR_TIMEOUT));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, ladei_soft_call_count(f.self, "no_such_op", &calls));
   LADE_EXPECT_EQ_UINT(calls, 77);
   soft_fixture_close(&f);
