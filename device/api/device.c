@@ -26,7 +26,6 @@
 #include "device/backends/find.h"
 #include "device/native/routes.h"
 #include "device/observe/history.h"
-#include "device/share/ipc.h"
 #include "device/share/shared.h"
 #include "device/state/checks.h"
 #include "device/state/latency.h"
@@ -174,7 +173,7 @@ lade_status ladei_device_free_kept(lade_device_allocator *allocator, void *point
 /* Whether the address lies in memory of another process that is open here. */
 static bool imported(lade_device_allocator *allocator, const void *pointer) {
   ladei_lock_acquire(&allocator->lock);
-  bool found = ladei_device_ipc_has(allocator, pointer) || ladei_device_shared_has(allocator, pointer);
+  bool found = ladei_device_shared_has(allocator, pointer);
   ladei_lock_release(&allocator->lock);
   return found;
 }
@@ -223,16 +222,6 @@ lade_status lade_device_peer_add(lade_device_allocator *allocator, int peer) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK || peer == allocator->device) return status;
   LADEI_HELD(status, LADEI_DEVICE_CALL(peer_add, allocator, peer));
-  return status;
-}
-
-lade_status lade_device_ipc_export(lade_device_allocator *allocator, const void *pointer,
-                                   lade_device_ipc_handle *out_handle, size_t *out_offset) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
-  if (out_handle == NULL || out_offset == NULL)
-    return ladei_error_null(__func__, out_handle == NULL ? "out_handle" : "out_offset");
-  LADEI_HELD(status, LADEI_DEVICE_NATIVE(ipc_export, allocator, pointer, out_handle, out_offset));
   return status;
 }
 
@@ -306,7 +295,7 @@ static void common_init(lade_device_allocator *allocator) {
   ladei_lock_init(&allocator->lock, LADEI_RANK_DEVICE);
   allocator->heap.lock = &allocator->lock;
   ladei_condition_init(&allocator->returns.changed);
-  ladei_condition_init(&allocator->imports.ipc_changed);
+  ladei_condition_init(&allocator->imports.changed);
   ladei_device_block_list_init(&allocator->deferred.list);
 }
 
@@ -315,7 +304,7 @@ static void common_destroy(lade_device_allocator *allocator) {
   ladei_device_history_destroy(allocator);
   ladei_device_heap_destroy(&allocator->heap);
   ladei_condition_destroy(&allocator->returns.changed);
-  ladei_condition_destroy(&allocator->imports.ipc_changed);
+  ladei_condition_destroy(&allocator->imports.changed);
   ladei_lock_destroy(&allocator->lock);
   ladei_runtime_release(allocator->runtime);
   free(allocator);
@@ -411,7 +400,7 @@ static lade_status destroy_allowed(lade_device_allocator *allocator) {
   uint64_t bytes = ladei_device_gauges_current(counters, LADEI_DEVICE_ALLOCATED_BYTES);
   ladei_lock_release(&allocator->lock);
   size_t captures = atomic_load(&allocator->routes.captures);
-  bool open = allocator->imports.ipc != NULL || ladei_device_shared_open(allocator);
+  bool open = ladei_device_shared_open(allocator);
   if (allocator->caching.frees_held > 0) {
     return ladei_error(LADE_ERR_BUSY, 0, "lade_device_allocator_destroy: device %d: frees to the driver are held",
                        allocator->device);

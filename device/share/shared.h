@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of expandable segments of other processes; model in shared.c. */
+/* Memory of other processes; model in shared.c. */
 #ifndef LADE_DEVICE_SHARE_SHARED_H
 #define LADE_DEVICE_SHARE_SHARED_H
 

@@ -37,7 +37,6 @@
 #include "runtime/ops.h"
 #include "runtime/retire/retire.h"
 
-typedef struct ladei_device_ipc_mapping ladei_device_ipc_mapping;       /* ipc.c */
 typedef struct ladei_device_shared_mapping ladei_device_shared_mapping; /* shared.c */
 typedef struct ladei_device_thread_caches ladei_device_thread_caches;   /* thread_caches.c */
 typedef struct ladei_device_provider_call ladei_device_provider_call;   /* provider.c */

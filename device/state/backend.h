@@ -7,7 +7,7 @@
  *                                                              cudaMallocAsync  backend_pool.c    } on ledger.c
  *                                                              pluggable        backend_plugin.c  }
  *
- * Every backend has the limits, the callbacks, the imports of ipc.c and the counters of its allocator in common with
+ * Every backend has the limits, the callbacks, the imports of shared.c and the counters of its allocator in common with
  * the others: `heap.counters` count for all of them, the rest of `heap` serves the native one alone.
  *
  * B1  A function that a backend lacks is NULL, and what the native backend alone has is called by its name where

@@ -49,12 +49,11 @@ typedef struct ladei_device_peers {
   atomic_size_t count;
 } ladei_device_peers;
 
-/* share/ipc.c, share/shared.c: memory of other processes that is open here. */
+/* share/shared.c: memory of other processes that is open here. */
 typedef struct ladei_device_imports {
-  struct ladei_device_ipc_mapping *ipc;
-  ladei_condition ipc_changed; /* a driver call about an entry of them has ended */
   struct ladei_device_shared_mapping *shared;
-  atomic_size_t count; /* entries of both */
+  ladei_condition changed; /* driver calls about one of them have ended */
+  atomic_size_t count;
 } ladei_device_imports;
 
 /* Callbacks of the program; model in observe/callbacks.c. */

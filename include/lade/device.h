@@ -683,58 +683,18 @@ LADE_API lade_status lade_device_copy_async(lade_device_allocator *destination_a
 
 /* ---- Sharing with other processes -------------------------------------------------------------------------------- */
 
-/** The handle that one process sends another to share a driver allocation. */
-typedef struct lade_device_ipc_handle {
-  unsigned char bytes[64];
-} lade_device_ipc_handle;
-
 /**
- * Name the driver allocation that a block lies in, for another process.
- *
- * @param pointer     Any address inside a block handed out; it stays so while others use the memory.
- * @param out_handle  [out] To be sent. Untouched on error.
- * @param out_offset  [out] Of `pointer` in the allocation: send it too. Untouched on error.
- *
- * Threads: any. Waits: never. Stream order: left to the caller. Errors: those of lade_device_base_get();
- * LADE_ERR_UNSUPPORTED where the device shares no memory; LADE_ERR_DRIVER; LADE_ERR_DEVICE_LOST.
- */
-LADE_API lade_status lade_device_ipc_export(lade_device_allocator *allocator, const void *pointer,
-                                            lade_device_ipc_handle *out_handle, size_t *out_offset);
-
-/**
- * Map a driver allocation of another process. A driver opens each only once in a process, while many blocks may lie in
- * it: opening it again here gives the same address and counts.
- *
- * @param out_base  [out] Start of the allocation: add the offset sent with the handle. Valid until as many
- *                  lade_device_ipc_close() as opens. Untouched on error.
- *
- * Threads: any. Waits: for another thread that opens or closes the same handle. Errors: LADE_ERR_INVALID_ARGUMENT,
- * also for a handle that names nothing; LADE_ERR_UNSUPPORTED; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DRIVER;
- * LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
- */
-LADE_API lade_status lade_device_ipc_open(lade_device_allocator *allocator, const lade_device_ipc_handle *handle,
-                                          void **out_base);
-
-/**
- * Take one open back; the last one unmaps the allocation.
- *
- * @param base  As lade_device_ipc_open() gave it. No work uses the memory any more.
- *
- * Threads: any. Waits: as long as the driver does. Errors, the mapping kept: LADE_ERR_FOREIGN_POINTER if it is not open
- * here; LADE_ERR_DRIVER; LADE_ERR_FORKED.
- */
-LADE_API lade_status lade_device_ipc_close(lade_device_allocator *allocator, void *base);
-
-/**
- * Memory of an expandable segment on its way to another process: file descriptors of the pieces that a block lies in. Send
- * them (SCM_RIGHTS of a Unix socket) with the figures; the receiver fills in a struct of its own.
+ * Memory of a block on its way to another process. The receiver fills in a struct of its own with these figures and, where
+ * there are any, descriptors of its own for the same memory (SCM_RIGHTS of a Unix socket, pidfd_getfd).
  */
 typedef struct lade_device_shared {
   size_t struct_size;
-  int *fds; /**< fd_count descriptors, in the order of addresses. */
+  unsigned char handle[64]; /**< With fd_count 0: the driver's name of the driver allocation that the block lies in. */
+  int *fds;                 /**< Of an expandable segment: fd_count descriptors, in the order of addresses. */
   uint64_t fd_count;
-  uint64_t piece_bytes; /**< Size of each piece. */
-  uint64_t offset;      /**< Of the address exported in the first piece. */
+  uint64_t piece_bytes; /**< Bytes of the memory that each descriptor names. */
+  uint64_t
+      offset; /**< Bytes from the start of the driver allocation, or of the first piece, to the address exported. */
 } lade_device_shared;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
@@ -745,15 +705,15 @@ LADE_INLINE void lade_device_shared_init(lade_device_shared *shared) {
 }
 
 /**
- * Export the memory of a block in an expandable segment; the counterpart of lade_device_ipc_export(), which is for others.
+ * Export the memory of a block.
  *
- * @param pointer  Any address inside a block handed out, which stays so while others use the memory. Other blocks in the
- *                 same pieces are visible to the receiver, too.
+ * @param pointer  Any address inside a block handed out, which stays so while others use the memory. Other blocks in the same
+ *                 driver allocation or pieces are visible to the receiver, too.
  * @param out      [out] Set up by lade_device_shared_init(). The caller owns it until lade_device_shared_release(), which
  *                 may come as soon as the descriptors are sent. Untouched on error.
  *
- * Threads: any. Waits: never. Stream order: left to the caller. Errors: LADE_ERR_UNSUPPORTED for a block elsewhere, or in
- * memory mapped without LADE_DEVICE_EXPANDABLE_IPC; LADE_ERR_FOREIGN_POINTER; LADE_ERR_DOUBLE_FREE;
+ * Threads: any. Waits: never. Stream order: left to the caller. Errors: those of lade_device_base_get(); LADE_ERR_UNSUPPORTED
+ * where the device shares no memory, and for memory of an expandable segment that was mapped without LADE_DEVICE_EXPANDABLE_IPC;
  * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DRIVER; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_shared_export(lade_device_allocator *allocator, const void *pointer,
@@ -763,26 +723,28 @@ LADE_API lade_status lade_device_shared_export(lade_device_allocator *allocator,
 LADE_API void lade_device_shared_release(lade_device_shared *shared);
 
 /**
- * Map memory that another process exported with lade_device_shared_export(), for this device and the peers it has by then. It
- * may lie on another device; then that one has access here only if it is a peer.
+ * Map memory that another process exported with lade_device_shared_export(). A driver opens each of its allocations only once
+ * in a process, while many blocks may lie in it: opened again, here, it has the same address and counts. Pieces are mapped
+ * anew by each open, for this device and the peers it has by then; they may lie on another device, which has access here only
+ * if it is a peer.
  *
  * @param shared  Borrowed for the call; its descriptors may be closed afterwards.
  * @param out     [out] The address exported, here. Valid until lade_device_shared_close(). Untouched on error.
  *
- * Threads: any. Waits: never. Each open is a mapping of its own. Errors: LADE_ERR_INVALID_ARGUMENT, also for descriptors
- * that name no memory; LADE_ERR_UNSUPPORTED; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DRIVER; LADE_ERR_DEVICE_LOST;
- * LADE_ERR_FORKED.
+ * Threads: any. Waits: for another thread that opens or closes the same driver allocation. Errors: LADE_ERR_INVALID_ARGUMENT, also
+ * for a handle or descriptors that name no memory; LADE_ERR_UNSUPPORTED; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DRIVER;
+ * LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_shared_open(lade_device_allocator *allocator, const lade_device_shared *shared,
                                              void **out);
 
 /**
- * Unmap what lade_device_shared_open() mapped.
+ * Take one lade_device_shared_open() back; the last one unmaps the memory.
  *
- * @param pointer  As that gave it. No work uses the memory any more.
+ * @param pointer  As that gave it, or another address of the same allocation or pieces. No work uses the memory any more.
  *
- * Threads: any. Waits: never. Errors, to be repeated: LADE_ERR_FOREIGN_POINTER if it is not open here; LADE_ERR_DRIVER;
- * LADE_ERR_FORKED.
+ * Threads: any. Waits: as long as the driver does. Errors, the memory open as before: LADE_ERR_FOREIGN_POINTER if it is not
+ * open here; LADE_ERR_DRIVER; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_shared_close(lade_device_allocator *allocator, void *pointer);
 

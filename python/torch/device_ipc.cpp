@@ -66,13 +66,18 @@ private:
   std::vector<int> fds_;
 };
 
+std::shared_ptr<void> open_shared(lade_device_allocator *at, const lade_device_shared &shared) {
+  void *opened = nullptr;
+  check(lade_device_shared_open(at, &shared, &opened));
+  return std::shared_ptr<void>(opened, [at](void *pointer) { (void)lade_device_shared_close(at, pointer); });
+}
+
 std::shared_ptr<void> open_driver(lade_device_allocator *at, const std::string &handle) {
-  lade_device_ipc_handle driver;
-  if (handle.size() != head_bytes + sizeof driver) refuse_handle(handle);
-  std::memcpy(&driver, handle.data() + head_bytes, sizeof driver);
-  void *base = nullptr;
-  check(lade_device_ipc_open(at, &driver, &base));
-  return std::shared_ptr<void>(base, [at](void *pointer) { (void)lade_device_ipc_close(at, pointer); });
+  lade_device_shared shared;
+  lade_device_shared_init(&shared);
+  if (handle.size() != head_bytes + sizeof shared.handle) refuse_handle(handle);
+  std::memcpy(shared.handle, handle.data() + head_bytes, sizeof shared.handle);
+  return open_shared(at, shared);
 }
 
 std::shared_ptr<void> open_descriptors(lade_device_allocator *at, const std::string &handle) {
@@ -80,7 +85,7 @@ std::shared_ptr<void> open_descriptors(lade_device_allocator *at, const std::str
   if (handle.size() < head_bytes + sizeof head) refuse_handle(handle);
   std::memcpy(&head, handle.data() + head_bytes, sizeof head);
   const size_t rest = handle.size() - head_bytes - sizeof head;
-  if (rest % sizeof(int) != 0 || head.fd_count != rest / sizeof(int)) refuse_handle(handle);
+  if (rest % sizeof(int) != 0 || head.fd_count == 0 || head.fd_count != rest / sizeof(int)) refuse_handle(handle);
   std::vector<int> fds(head.fd_count);
   std::memcpy(fds.data(), handle.data() + head_bytes + sizeof head, rest);
   Received received(head.pid, fds.data(), fds.size());
@@ -90,9 +95,7 @@ std::shared_ptr<void> open_descriptors(lade_device_allocator *at, const std::str
   shared.fd_count = head.fd_count;
   shared.piece_bytes = head.piece_bytes;
   shared.offset = head.offset;
-  void *opened = nullptr;
-  check(lade_device_shared_open(at, &shared, &opened));
-  return std::shared_ptr<void>(opened, [at](void *pointer) { (void)lade_device_shared_close(at, pointer); });
+  return open_shared(at, shared);
 }
 
 } // namespace
@@ -124,8 +127,6 @@ std::string DeviceIpc::share_descriptors(lade_device_allocator *of, const void *
 }
 
 c10::cuda::CUDACachingAllocator::ShareableHandle DeviceIpc::share(void *pointer) {
-  lade_device_ipc_handle driver;
-  size_t offset = 0;
   lade_device_allocator *owner = nullptr;
   lade_device_block_info info;
   lade_device_block_info_init(&info);
@@ -137,10 +138,12 @@ c10::cuda::CUDACachingAllocator::ShareableHandle DeviceIpc::share(void *pointer)
     char *block = reinterpret_cast<char *>(static_cast<uintptr_t>(info.address));
     return {static_cast<char *>(pointer) - block, share_descriptors(owner, block)};
   }
-  check(lade_device_ipc_export(owner, pointer, &driver, &offset));
+  lade_device_shared shared;
+  lade_device_shared_init(&shared);
+  check(lade_device_shared_export(owner, pointer, &shared));
   std::string text = {version, kind_driver};
-  text.append(reinterpret_cast<const char *>(&driver), sizeof driver);
-  return {static_cast<ptrdiff_t>(offset), std::move(text)};
+  text.append(reinterpret_cast<const char *>(shared.handle), sizeof shared.handle);
+  return {static_cast<ptrdiff_t>(shared.offset), std::move(text)};
 }
 
 std::shared_ptr<void> DeviceIpc::open(const std::string &handle, int device) {

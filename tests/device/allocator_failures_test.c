@@ -113,14 +113,14 @@ static void *capture_nothing(void *user) { return user; }
 
 /* Memory for another process, which is this one. */
 static void share(lade_device_allocator *allocator, const void *block, lade_status *first) {
-  lade_device_ipc_handle handle;
-  size_t offset = 0;
-  void *base = NULL;
-  lade_status status = lade_device_ipc_export(allocator, block, &handle, &offset);
+  lade_device_shared shared;
+  void *there = NULL;
+  lade_device_shared_init(&shared);
+  lade_status status = lade_device_shared_export(allocator, block, &shared);
   support_note(first, status);
-  if (status == LADE_OK) support_note(first, lade_device_ipc_open(allocator, &handle, &base));
-  if (base == NULL) return;
-  SUPPORT_TWICE(first, lade_device_ipc_close(allocator, base));
+  if (status == LADE_OK) support_note(first, lade_device_shared_open(allocator, &shared, &there));
+  lade_device_shared_release(&shared);
+  if (there != NULL) SUPPORT_TWICE(first, lade_device_shared_close(allocator, there));
 }
 
 static void scenario_sharing(lade_device_allocator *allocator, const lade_stream *streams, lade_status *first) {
@@ -197,17 +197,11 @@ static void scenario_backend(lade_device_allocator *allocator, const lade_stream
   LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
 }
 
-/* Memory for another process by file descriptors, which this one opens. */
+/* By file descriptors. */
 static void scenario_descriptors(lade_device_allocator *allocator, const lade_stream *streams, lade_status *first) {
   void *block = NULL;
   support_note(first, lade_device_alloc(allocator, 25 * MIB, streams[0], &block));
-  lade_device_shared shared;
-  lade_device_shared_init(&shared);
-  if (block != NULL) support_note(first, lade_device_shared_export(allocator, block, &shared));
-  void *there = NULL;
-  if (shared.fds != NULL) support_note(first, lade_device_shared_open(allocator, &shared, &there));
-  lade_device_shared_release(&shared);
-  if (there != NULL) SUPPORT_TWICE(first, lade_device_shared_close(allocator, there));
+  if (block != NULL) share(allocator, block, first);
   support_note(first, lade_device_free(allocator, block));
   LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
 }

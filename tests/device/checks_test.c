@@ -20,7 +20,6 @@ LADE_TEST(DeviceChecks, EachCallNamesItselfAndTheArgumentThatIsNull) {
   if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
   lade_device_allocator *a = f.allocator;
   lade_device_pool_id id = {1, 1};
-  lade_device_ipc_handle handle;
   size_t bytes;
   void *out;
   EXPECT_NULL(lade_device_allocator_create, "runtime", NULL, 0, NULL, &a);
@@ -33,8 +32,7 @@ LADE_TEST(DeviceChecks, EachCallNamesItselfAndTheArgumentThatIsNull) {
   EXPECT_NULL(lade_device_base_get, "out_base", a, &f, NULL, &bytes);
   EXPECT_NULL(lade_device_base_get, "out_bytes", a, &f, &out, NULL);
   EXPECT_NULL(lade_device_copy_async, "source_allocator", a, &f, NULL, &f, 1, f.streams[0]);
-  EXPECT_NULL(lade_device_ipc_export, "out_offset", a, &f, &handle, NULL);
-  EXPECT_NULL(lade_device_ipc_open, "handle", a, NULL, &out);
+  EXPECT_NULL(lade_device_shared_export, "out", a, &f, NULL);
   EXPECT_NULL(lade_device_shared_open, "shared", a, NULL, &out);
   EXPECT_NULL(lade_device_listener_add, "listener", a, NULL);
   EXPECT_NULL(lade_device_pool_begin, "streams", a, id, NULL, 1);
@@ -67,8 +65,7 @@ LADE_TEST(DeviceChecks, RefusalsSayValueAndWhatWasExpected) {
   EXPECT_INVALID(lade_device_listener_remove(a, SUPPORT_LISTENER(reclaim, reclaim_nothing, NULL)),
                  "lade_device_listener_remove: listener is not added; expected one that is");
   EXPECT_INVALID(lade_device_shared_open(a, &shared, &out),
-                 "lade_device_shared_open: shared.offset is 9 of 8; expected less than shared.piece_bytes");
-  EXPECT_REFUSED(LADE_ERR_FOREIGN_POINTER, lade_device_ipc_close(a, &f), "lade_device_ipc_close: base is 0x");
+                 "lade_device_shared_open: shared.offset is 9; expected less than shared.piece_bytes");
   EXPECT_REFUSED(LADE_ERR_FOREIGN_POINTER, lade_device_shared_close(a, &f), "lade_device_shared_close: pointer is 0x");
   device_fixture_close(&f);
 }

@@ -360,10 +360,6 @@ LADE_TEST(ExpandableIpc, RefusalsSayWhatToDo) {
   LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_shared_export(f.allocator, a, &shared));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "without LADE_DEVICE_EXPANDABLE_IPC");
   LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_shared_export(f.allocator, &f, &shared));
-  LADE_EXPECT_OK(lade_device_configure(f.allocator, NULL));
-  char *plain = device_fixture_alloc(&f, 5 * MIB, 1);
-  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_shared_export(f.allocator, plain, &shared));
-  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "lade_device_ipc_export");
   void *out = NULL;
   int no_memory = open("/dev/null", O_RDONLY | O_CLOEXEC);
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_shared_open(f.allocator, &shared, &out));
@@ -377,6 +373,5 @@ LADE_TEST(ExpandableIpc, RefusalsSayWhatToDo) {
   LADE_EXPECT_EQ_UINT(support_live(f.runtime, SUPPORT_LIVE_VM_HANDLES), 1); /* that of a */
   close(no_memory);
   device_fixture_free(&f, a);
-  device_fixture_free(&f, plain);
   device_fixture_close(&f);
 }

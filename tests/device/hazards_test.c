@@ -411,21 +411,21 @@ LADE_TEST(hazard_H15, MappingsAreCountedAndOpenedWithoutALock) {
   device_fixture f;
   if (!open_sim(&f, 256 * MIB)) return;
   char *a = device_fixture_alloc(&f, 1000, 0);
-  lade_device_ipc_handle handle;
-  size_t offset = 0;
-  LADE_ASSERT_OK(lade_device_ipc_export(f.allocator, a, &handle, &offset));
+  lade_device_shared shared;
+  lade_device_shared_init(&shared);
+  LADE_ASSERT_OK(lade_device_shared_export(f.allocator, a, &shared));
   void *first = NULL;
   void *second = NULL;
   probe_insert(&f);
   probe.visit = visit_pair;
-  LADE_EXPECT_OK(lade_device_ipc_open(f.allocator, &handle, &first));
-  LADE_EXPECT_OK(lade_device_ipc_close(f.allocator, first)); /* gone: the entry must not linger */
-  LADE_EXPECT_OK(lade_device_ipc_open(f.allocator, &handle, &first));
-  LADE_EXPECT_OK(lade_device_ipc_open(f.allocator, &handle, &second));
+  LADE_EXPECT_OK(lade_device_shared_open(f.allocator, &shared, &first));
+  LADE_EXPECT_OK(lade_device_shared_close(f.allocator, first)); /* gone: the entry must not linger */
+  LADE_EXPECT_OK(lade_device_shared_open(f.allocator, &shared, &first));
+  LADE_EXPECT_OK(lade_device_shared_open(f.allocator, &shared, &second));
   LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "ipc_open"), 2);
-  LADE_EXPECT_OK(lade_device_ipc_close(f.allocator, first));
+  LADE_EXPECT_OK(lade_device_shared_close(f.allocator, first));
   LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "ipc_close"), 1); /* the second user has it still */
-  LADE_EXPECT_OK(lade_device_ipc_close(f.allocator, second));
+  LADE_EXPECT_OK(lade_device_shared_close(f.allocator, second));
   LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "ipc_close"), 2);
   probe_remove(&f, 1);
   device_fixture_free(&f, a);

@@ -1,40 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sharing driver allocations. On the software device one process is both sides. */
 #include <pthread.h>
-#include <string.h>
 
 #include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"
 
+static lade_device_shared export_of(device_fixture *f, const void *pointer) {
+  lade_device_shared shared;
+  lade_device_shared_init(&shared);
+  LADE_EXPECT_OK(lade_device_shared_export(f->allocator, pointer, &shared));
+  LADE_EXPECT_EQ_UINT(shared.fd_count, 0);
+  return shared;
+}
+
 LADE_TEST(DeviceIpc, OneMappingServesManyOpens) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
   char *a = device_fixture_alloc(&f, 1000, 0);
   char *b = device_fixture_alloc(&f, 1000, 0);
-  lade_device_ipc_handle of_a;
-  lade_device_ipc_handle of_b;
-  size_t offset = 1;
-  LADE_EXPECT_OK(lade_device_ipc_export(f.allocator, a, &of_a, &offset));
-  LADE_EXPECT_EQ_SIZE(offset, 0);
-  LADE_EXPECT_OK(lade_device_ipc_export(f.allocator, b + 8, &of_b, &offset));
-  LADE_EXPECT_EQ_SIZE(offset, 1032);
-  void *base = NULL;
-  void *again = NULL;
-  LADE_EXPECT_OK(lade_device_ipc_open(f.allocator, &of_a, &base));
-  LADE_EXPECT_OK(lade_device_ipc_open(f.allocator, &of_b, &again));
-  LADE_EXPECT_EQ_PTR(base, a);
-  LADE_EXPECT_EQ_PTR(again, base);
+  lade_device_shared of_a = export_of(&f, a), of_b = export_of(&f, b + 8);
+  LADE_EXPECT_EQ_UINT(of_a.offset, 0);
+  LADE_EXPECT_EQ_UINT(of_b.offset, 1032);
+  void *there_a = NULL;
+  void *there_b = NULL;
+  LADE_EXPECT_OK(lade_device_shared_open(f.allocator, &of_a, &there_a));
+  LADE_EXPECT_OK(lade_device_shared_open(f.allocator, &of_b, &there_b));
+  LADE_EXPECT_EQ_PTR(there_a, a);
+  LADE_EXPECT_EQ_PTR(there_b, b + 8);
   LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "ipc_open"), 1);
-  LADE_EXPECT_OK(lade_device_ipc_close(f.allocator, base));
+  LADE_EXPECT_OK(lade_device_shared_close(f.allocator, there_a));
   LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "ipc_close"), 0);
   device_fixture_free(&f, a);
   device_fixture_free(&f, b);
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_allocator_destroy(f.allocator, true));
-  LADE_EXPECT_OK(lade_device_ipc_close(f.allocator, base));
+  LADE_EXPECT_OK(lade_device_shared_close(f.allocator, there_b));
   LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "ipc_close"), 1);
-  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_ipc_close(f.allocator, base));
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_shared_close(f.allocator, there_b));
   device_fixture_close(&f);
 }
 
@@ -45,16 +48,14 @@ LADE_TEST(DeviceIpc, UsesOfImportedMemoryArePassedOver) {
   lade_device_allocator *other = NULL;
   LADE_ASSERT_OK(lade_device_allocator_create(f.runtime, 0, NULL, &other));
   char *a = device_fixture_alloc(&f, 1000, 0);
-  lade_device_ipc_handle handle;
-  size_t offset;
-  LADE_EXPECT_OK(lade_device_ipc_export(f.allocator, a, &handle, &offset));
+  lade_device_shared shared = export_of(&f, a);
   LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_record_stream(other, a, f.streams[1]));
   void *base = NULL;
-  LADE_EXPECT_OK(lade_device_ipc_open(other, &handle, &base));
-  LADE_EXPECT_OK(lade_device_record_stream(other, (char *)base + offset + 10, f.streams[1]));
+  LADE_EXPECT_OK(lade_device_shared_open(other, &shared, &base));
+  LADE_EXPECT_OK(lade_device_record_stream(other, (char *)base + 10, f.streams[1]));
   LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_record_stream(other, (char *)base + 2 * MIB, f.streams[1]));
   LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_free(other, base));
-  LADE_EXPECT_OK(lade_device_ipc_close(other, base));
+  LADE_EXPECT_OK(lade_device_shared_close(other, base));
   LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_record_stream(other, a, f.streams[1]));
   LADE_EXPECT_OK(lade_device_allocator_destroy(other, true));
   device_fixture_free(&f, a);
@@ -65,37 +66,23 @@ LADE_TEST(DeviceIpc, RefusalsLeaveNothingOpen) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
   char *a = device_fixture_alloc(&f, 1000, 0);
-  lade_device_ipc_handle handle;
-  size_t offset;
-  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_ipc_export(f.allocator, &f, &handle, &offset));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_ipc_export(f.allocator, a, NULL, &offset));
-  LADE_EXPECT_OK(lade_device_ipc_export(f.allocator, a, &handle, &offset));
+  lade_device_shared shared = export_of(&f, a), nonsense;
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_shared_export(f.allocator, &f, &shared));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_shared_export(f.allocator, a, NULL));
   void *base = NULL;
-  lade_device_ipc_handle nonsense;
-  memset(&nonsense, 0, sizeof nonsense);
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_ipc_open(f.allocator, &nonsense, &base));
+  lade_device_shared_init(&nonsense);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_shared_open(f.allocator, &nonsense, &base));
   support_fail(f.runtime, "ipc_open", 1, 1);
-  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_device_ipc_open(f.allocator, &handle, &base));
+  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_device_shared_open(f.allocator, &shared, &base));
+  nonsense = shared;
+  nonsense.offset = 2 * MIB;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_shared_open(f.allocator, &nonsense, &base));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "shared.offset is 2097152; expected less than the allocation");
   LADE_EXPECT_EQ_PTR(base, NULL);
-  LADE_EXPECT_OK(lade_device_ipc_open(f.allocator, &handle, &base));
+  LADE_EXPECT_OK(lade_device_shared_open(f.allocator, &shared, &base));
   support_fail(f.runtime, "ipc_close", 1, 1);
-  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_device_ipc_close(f.allocator, base));
-  LADE_EXPECT_OK(lade_device_ipc_close(f.allocator, base)); /* still open: the second attempt closes it */
-  device_fixture_free(&f, a);
-  device_fixture_close(&f);
-}
-
-LADE_TEST(DeviceIpc, ExpandableMemoryIsNotShared) {
-  lade_device_options options;
-  lade_device_options_init(&options);
-  options.expandable_segments = 1;
-  device_fixture f;
-  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
-  char *a = device_fixture_alloc(&f, 1000, 0);
-  lade_device_ipc_handle handle;
-  size_t offset;
-  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_ipc_export(f.allocator, a, &handle, &offset));
-  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "turn expandable_segments off");
+  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_device_shared_close(f.allocator, base));
+  LADE_EXPECT_OK(lade_device_shared_close(f.allocator, base)); /* still open: the second attempt closes it */
   device_fixture_free(&f, a);
   device_fixture_close(&f);
 }
@@ -106,7 +93,7 @@ enum { THREADS = 4, ROUNDS = 300 };
 
 typedef struct opener {
   device_fixture *f;
-  const lade_device_ipc_handle *handle;
+  const lade_device_shared *shared;
   void *expected;
 } opener;
 
@@ -114,9 +101,9 @@ static void *opener_run(void *user) {
   opener *o = user;
   for (int i = 0; i < ROUNDS; i++) {
     void *base = NULL;
-    LADE_EXPECT_OK(lade_device_ipc_open(o->f->allocator, o->handle, &base));
+    LADE_EXPECT_OK(lade_device_shared_open(o->f->allocator, o->shared, &base));
     LADE_EXPECT_EQ_PTR(base, o->expected);
-    LADE_EXPECT_OK(lade_device_ipc_close(o->f->allocator, base));
+    LADE_EXPECT_OK(lade_device_shared_close(o->f->allocator, base));
   }
   return NULL;
 }
@@ -126,10 +113,8 @@ LADE_TEST(DeviceIpc, OpensAndClosesOfManyThreadsCount) {
   device_fixture f;
   if (!device_fixture_open(&f, "cpu", 64 * MIB, NULL)) return;
   char *a = device_fixture_alloc(&f, 1000, 0);
-  lade_device_ipc_handle handle;
-  size_t offset;
-  LADE_EXPECT_OK(lade_device_ipc_export(f.allocator, a, &handle, &offset));
-  opener o = {&f, &handle, a};
+  lade_device_shared shared = export_of(&f, a);
+  opener o = {&f, &shared, a};
   pthread_t threads[THREADS];
   for (int i = 0; i < THREADS; i++) LADE_ASSERT(pthread_create(&threads[i], NULL, opener_run, &o) == 0);
   for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);

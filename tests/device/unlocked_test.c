@@ -39,7 +39,7 @@ static void use_everything(device_fixture *f, bool native) {
   void *none = NULL;
   void *base = NULL;
   size_t bytes = 0;
-  lade_device_ipc_handle handle;
+  lade_device_shared shared;
   const lade_device_pool_id id = {1, 0};
   char *a = device_fixture_alloc(f, 30 * MIB, 0);
   char *b = device_fixture_alloc(f, 1000, 1);
@@ -52,9 +52,10 @@ static void use_everything(device_fixture *f, bool native) {
     LADE_EXPECT_OK(lade_device_pool_end(f->allocator, id));
     LADE_EXPECT_OK(lade_device_pool_release(f->allocator, id));
     if (lade_device_base_get(f->allocator, b, &base, &bytes) == LADE_OK) {
-      LADE_EXPECT_OK(lade_device_ipc_export(f->allocator, b, &handle, &bytes));
-      LADE_EXPECT_OK(lade_device_ipc_open(f->allocator, &handle, &base));
-      LADE_EXPECT_OK(lade_device_ipc_close(f->allocator, base));
+      lade_device_shared_init(&shared);
+      LADE_EXPECT_OK(lade_device_shared_export(f->allocator, b, &shared));
+      LADE_EXPECT_OK(lade_device_shared_open(f->allocator, &shared, &base));
+      LADE_EXPECT_OK(lade_device_shared_close(f->allocator, base));
     }
   }
   LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f->allocator, 2 * GIB, f->streams[0], &none));

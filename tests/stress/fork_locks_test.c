@@ -327,7 +327,6 @@ static void block_calls(objects *o) {
   void *block;
   size_t bytes, total;
   lade_device_block_info info;
-  lade_device_ipc_handle handle = {{0}};
   lade_device_shared shared;
   lade_device_allocator *other;
   lade_device_block_info_init(&info);
@@ -346,11 +345,8 @@ static void block_calls(objects *o) {
   CALL(lade_device_find(o->allocator, o->device, &info));
   CALL(lade_device_peer_add(o->allocator, 1));
   CALL(lade_device_copy_async(o->allocator, o->device, o->allocator, o->device, 1, o->stream));
-  CALL(lade_device_ipc_export(o->allocator, o->device, &handle, &bytes));
   CALL(lade_device_shared_export(o->allocator, o->device, &shared));
   CALL(lade_device_listener_add(o->allocator, SUPPORT_LISTENER(reclaim, reclaimer, NULL)));
-  CALL(lade_device_ipc_open(o->allocator, &handle, &block));
-  CALL(lade_device_ipc_close(o->allocator, o->device));
   CALL(lade_device_shared_open(o->allocator, &shared, &block));
   CALL(lade_device_shared_close(o->allocator, o->device));
   CALL(lade_device_listener_remove(o->allocator, SUPPORT_LISTENER(reclaim, reclaimer, NULL)));
