@@ -264,6 +264,11 @@ static bool block_coalescible(const ladei_device_block *block, const ladei_devic
   return neighbour != NULL && neighbour->state == (block->mapped ? LADEI_DEVICE_HEAP_FREE : LADEI_DEVICE_HEAP_HOLE);
 }
 
+/* Whether a neighbour is cached memory of a suspended pool. */
+static bool block_is_away(const ladei_device_block *neighbour) {
+  return neighbour != NULL && neighbour->state == LADEI_DEVICE_HEAP_SUSPENDED && neighbour->requested == 0;
+}
+
 /* The neighbours that a block was coalesced with. */
 typedef struct coalesced {
   uint64_t count;
@@ -304,6 +309,22 @@ block_settle(ladei_device_heap *heap, ladei_device_block *block, coalesced *out)
     block = previous;
   }
   block_enter_set(block);
+  return block;
+}
+
+/* As block_settle, where the memory is away. */
+static ladei_device_block *block_settle_away(ladei_device_heap *heap, ladei_device_block *block) {
+  if (block_is_away(block->next)) {
+    ladei_device_block_state_set(block->next, LADEI_DEVICE_HEAP_BUSY);
+    block_coalesce_above(heap, block);
+  }
+  if (block_is_away(block->previous)) {
+    ladei_device_block *previous = block->previous;
+    ladei_device_block_state_set(previous, LADEI_DEVICE_HEAP_BUSY);
+    block_coalesce_above(heap, previous);
+    block = previous;
+  }
+  ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_SUSPENDED);
   return block;
 }
 
@@ -378,7 +399,7 @@ ladei_device_block *ladei_device_block_hand_out_low(ladei_device_heap *heap, lad
 
 void ladei_device_block_free_begin(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_assert_locked(heap);
-  assert(block->state == LADEI_DEVICE_HEAP_ALLOCATED || block->state == LADEI_DEVICE_HEAP_THREAD);
+  assert(block->state == LADEI_DEVICE_HEAP_THREAD || ladei_device_block_is_live(block));
   const ladei_device_heap_segment *segment = block->segment;
   bool small = segment->pool->is_small;
   ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
@@ -459,7 +480,10 @@ void ladei_device_block_free_complete(ladei_device_heap *heap, ladei_device_bloc
     waiting_add(heap, 0, 1);
     ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
   }
-  coalesced neighbours;
-  block = block_settle(heap, block, &neighbours);
+  coalesced neighbours = {0, 0};
+  if (__builtin_expect(block->mapped, true))
+    block = block_settle(heap, block, &neighbours);
+  else
+    block = block_settle_away(heap, block);
   free_gauges(heap, block, neighbours, size, requested);
 }

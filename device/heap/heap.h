@@ -16,7 +16,8 @@
  *   BUSY      removed for a driver call in flight, or on its way to the requester; its thread alone touches it
  *   RECENT    cached too, but not in the set yet: coalescing is deferred (recent.h)
  *   THREAD    freed, and a thread may hand it out again (state/thread_caches.h); counts as ALLOCATED here
- *   SUSPENDED its pool's memory is away (native/suspend.c): handed out if `requested` is not 0, else cached, in no set
+ *   SUSPENDED its pool's memory is away (native/suspend.c): handed out if `requested` is not 0, else cached, in no set.
+ *             One that is freed meanwhile goes the same ways; what waits for other streams is PENDING without memory
  *
  *   BUSY --insert---> FREE, HOLE --remove------> BUSY        in the cache
  *   BUSY --hand_out-> ALLOCATED --free_begin---> BUSY        the program has it
@@ -25,19 +26,21 @@
  *   BUSY --keep------> RECENT --hand_out, settle> BUSY       freed last, and handed out again or put into the cache
  *   ALLOCATED <------> THREAD --free_begin---> BUSY          without the lock, by the thread that frees it
  *   FREE, ALLOCATED --> BUSY --suspend--> SUSPENDED -------> BUSY --> as it was, HOLE
+ *   SUSPENDED --free_begin-> BUSY ------> SUSPENDED          its free is complete
  *
  * A new record is BUSY, and one that is given up is. ladei_device_block_state_set checks that no other step is taken.
  *
  * I1  The blocks of a segment cover it without gap or overlap, linked in address order; the first one starts the
  *     segment.
  * I2  Each FREE block is in the free set and each HOLE in the hole set of its segment's pool, and nothing else is.
- * I3  No two neighbours are both FREE, and no two both HOLE. (A RECENT block counts as one with the FREE block above
- *     it, and without one as FREE: for I9, and for all code except this folder and the recount. K1 to K4 in recent.h.)
+ * I3  No two neighbours are both FREE, no two both HOLE, and no two both SUSPENDED and cached. (A RECENT block counts
+ *     as one with the FREE block above it, and without one as FREE: for I9, and for all code except this folder and the
+ *     recount. K1 to K4 in recent.h.)
  * I4  A block is a multiple of 512 bytes; a HOLE begins and ends at granules of its segment.
  * I5  `starts`, and the segment's start bits where it has any, name exactly the starts of all blocks, except of
  *     segments that are hidden while the driver takes them back. Those are in `hidden`, and counted, until the driver
  *     has said that they are gone, or has handed out their addresses again.
- * I6  Only HOLE, SUSPENDED and BUSY blocks may be unmapped; the ticket of a FREE or RECENT block or HOLE is idle,
+ * I6  Only HOLE, SUSPENDED and BUSY blocks may be unmapped, and waiting ones of suspended pools; the ticket of a FREE or RECENT block or HOLE is idle,
  *     except for a note that met the free of its block: that one counts for the next tenant of the record.
  * I7  reserved bytes = plain segments + mapped parts of expandable ones; the segment gauge counts the plain ones.
  * I8  allocation gauges sum ALLOCATED and THREAD blocks, and SUSPENDED ones that are handed out; active gauges those,
@@ -229,7 +232,10 @@ static inline bool ladei_device_block_state_follows(ladei_device_block_state fro
 static inline void ladei_device_block_state_set(ladei_device_block *block, ladei_device_block_state state) {
   assert(ladei_device_block_state_follows((ladei_device_block_state)block->state, state));
   bool unmapped = state == LADEI_DEVICE_HEAP_HOLE || state == LADEI_DEVICE_HEAP_SUSPENDED;
-  assert(state == LADEI_DEVICE_HEAP_BUSY || block->mapped != unmapped); /* I6 */
+  bool either =
+      state == LADEI_DEVICE_HEAP_BUSY || state == LADEI_DEVICE_HEAP_PENDING || state == LADEI_DEVICE_HEAP_DEFERRED;
+  assert(either || block->mapped != unmapped); /* I6 */
+  (void)either;
   (void)unmapped;
   atomic_store_explicit(&block->state, (uint8_t)state, memory_order_relaxed);
 }
@@ -244,6 +250,12 @@ static inline size_t ladei_device_start_granule(const ladei_device_heap_segment 
 static inline bool ladei_device_block_handed_out(const ladei_device_block *block) {
   uint8_t state = atomic_load_explicit(&block->state, memory_order_relaxed);
   return state == LADEI_DEVICE_HEAP_ALLOCATED || state == LADEI_DEVICE_HEAP_THREAD;
+}
+
+/* Whether the program has the block, and no thread is freeing it. Lock held. */
+static inline bool ladei_device_block_is_live(const ladei_device_block *block) {
+  uint8_t state = atomic_load_explicit(&block->state, memory_order_relaxed);
+  return state == LADEI_DEVICE_HEAP_ALLOCATED || (state == LADEI_DEVICE_HEAP_SUSPENDED && block->requested > 0);
 }
 
 void ladei_device_heap_init(ladei_device_heap *heap);
@@ -318,7 +330,7 @@ ladei_device_block *ladei_device_block_hand_out_low(ladei_device_heap *heap, lad
 void ladei_device_block_free_begin(ladei_device_heap *heap, ladei_device_block *block);
 /* In between, where other streams still use it: it becomes PENDING or DEFERRED. */
 void ladei_device_block_free_wait(ladei_device_heap *heap, ladei_device_block *block, ladei_device_block_state state);
-/* Second half: nothing uses the block any more. It becomes FREE and coalesces. */
+/* Second half: nothing uses the block any more. It becomes FREE, or SUSPENDED again, and coalesces. */
 void ladei_device_block_free_complete(ladei_device_heap *heap, ladei_device_block *block);
 /* The same for a caller that frees a whole segment upwards: the block coalesces with `run`, which lies below it, is
  * BUSY and counts as FREE (NULL: nothing free is there), and with what is FREE above; the result is BUSY, and the next

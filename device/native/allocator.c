@@ -598,8 +598,8 @@ lade_status ladei_device_native_free(lade_device_allocator *allocator, void *poi
   return status;
 }
 
-void ladei_device_native_free_claimed(lade_device_allocator *allocator, ladei_device_block *block) {
-  ladei_lock_acquire(&allocator->lock);
+void ladei_device_native_free_found(lade_device_allocator *allocator, ladei_device_block *block) {
+  ladei_lock_assert_held(&allocator->lock);
   LADEI_PROBE1(device_free, (void *)(uintptr_t)block->address);
   block = block_free(allocator, block);
   if (__builtin_expect(ladei_device_uncached_any(allocator), false)) uncached_leave(allocator);

@@ -112,7 +112,9 @@ static void block_recount_free(heap_recount *r, const ladei_device_block *block)
 
 static void block_recount_active(heap_recount *r, const ladei_device_block *block) {
   bool small = block->segment->pool->is_small;
-  expect(r, block->mapped == (block->state != LADEI_DEVICE_HEAP_SUSPENDED), "I6 active blocks are mapped");
+  const ladei_device_private_pool *pool = block->segment->pool->private_pool;
+  expect(r, block->mapped != (pool != NULL && pool->suspension != NULL),
+         "I6, Z1 active blocks are mapped where they are");
   gauges_add(&r->sums.active, small, 1);
   gauges_add(&r->sums.active_bytes, small, block->size);
   gauges_add(&r->sums.requested_bytes, small, block->requested);
@@ -133,10 +135,13 @@ static void block_recount_active(heap_recount *r, const ladei_device_block *bloc
 static void block_recount_suspended(heap_recount *r, const ladei_device_block *block) {
   const ladei_device_private_pool *pool = block->segment->pool->private_pool;
   expect(r, pool != NULL && pool->suspension != NULL, "Z1 suspended blocks are those of suspended pools");
-  if (block->requested > 0)
+  if (block->requested > 0) {
     block_recount_active(r, block);
-  else
-    expect(r, !block->mapped && block->context == NULL && block->note == NULL, "H3, I6 a suspended block that is free");
+    return;
+  }
+  expect(r, !block->mapped && block->context == NULL && block->note == NULL, "H3, I6 a suspended block that is free");
+  const ladei_device_block *next = block->next;
+  expect(r, !block_is(next, LADEI_DEVICE_HEAP_SUSPENDED) || next->requested > 0, "I3 equal neighbours are merged");
 }
 
 static void block_recount(heap_recount *r, const ladei_device_block *block) {

@@ -14,8 +14,9 @@ lade_status ladei_device_native_alloc(lade_device_allocator *allocator, size_t b
 lade_status ladei_device_native_alloc_ready(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
                                             void **out);
 lade_status ladei_device_native_free(lade_device_allocator *allocator, void *pointer);
-/* A block that the caller has claimed (state/thread_caches.h), which is freed as above. No lock held. */
-void ladei_device_native_free_claimed(lade_device_allocator *allocator, ladei_device_block *block);
+/* A block that the caller has claimed (state/thread_caches.h), or that is suspended, which is freed as above. Lock held,
+ * and released. */
+void ladei_device_native_free_found(lade_device_allocator *allocator, ladei_device_block *block);
 lade_status ladei_device_native_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream);
 lade_status ladei_device_native_empty_cache(lade_device_allocator *allocator);
 lade_status ladei_device_native_stream_retire(lade_device_allocator *allocator, lade_stream stream);

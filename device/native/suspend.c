@@ -17,11 +17,11 @@
  * want.
  *
  * Z1  From the marking on until all is back, every block of the pool is SUSPENDED and not `mapped`: no search finds it,
- *     no free or record takes it, no peer is given access to it, and no sum of reserved bytes has it. Nothing else of
- *     the pool changes, as what would change it is LADE_ERR_BUSY.
+ *     no record takes it, no peer is given access to it, and no sum of reserved bytes has it. Nothing else of the pool
+ *     changes but by Z8, as what would change it is LADE_ERR_BUSY.
  * Z2  Granules that the driver did not take back stay the pool's, and are used again by resume. Once AWAY, `held_bytes`
  *     of the allocator has them; before, `growing_bytes` has all, so that limits hold at every moment.
- * Z3  What fails leaves the pool LIVE with its bytes, or AWAY with its bytes in pinned memory. The first granule that
+ * Z3  What fails leaves the pool LIVE with its bytes, or AWAY with its bytes where they wait. The first granule that
  *     the driver takes decides: before it all can be undone without asking for anything, after it the rest is offered,
  *     too, and what is refused is held.
  * Z4  No peer is added while memory leaves or returns (`unmappings`; E3 in expandable.c): what returns is mapped for
@@ -30,10 +30,13 @@
  *     memory is away: Note [Launches beside a suspend].
  * Z6  On a lost device nothing comes back, and nothing is used: there the first resume makes the pool LIVE without
  *     memory under it, so that what is handed out of it can be freed.
- * Z7  Bytes wait in a pinned pool that the allocator makes for its first suspend, and has until it is closed, or in memory
- *     of the driver where that pool refuses. So what a resume leaves serves the next suspend. The pool alone decides what
+ * Z7  Bytes wait where the program moves them, or in its memory; else in a pinned pool that the allocator makes for its
+ *     first suspend, and has until it is closed, or in memory of the driver where that pool refuses. So what a resume leaves serves the next suspend. The pool alone decides what
  *     it keeps: by its cap, its budget, and the pressure that its own thread sees. It has a block for each piece that is
  *     `pooled`, and no other.
+ * Z8  A block is freed as ever, but stays SUSPENDED and is cached with the resume. One with uses that are not over (by
+ *     graphs, as the device was waited for) is PENDING meanwhile and mapped again as that. Pieces name granules, no
+ *     blocks, so it does not matter to them which blocks there are.
  * Locks: Note [Calls without the lock] in allocator.h. `visitors` keeps the pool, Z1 its blocks, while the lock is
  * released.
  */
@@ -258,7 +261,7 @@ static lade_status host_need(lade_device_allocator *allocator, const ladei_devic
     suspension->pieces[i].host = memory;
     memory += piece_bytes(&suspension->pieces[i]);
   }
-  if (suspension->memory != NULL || suspension->piece_count == 0) return LADE_OK;
+  if (suspension->memory != NULL || suspension->move != NULL || suspension->piece_count == 0) return LADE_OK;
   ladei_error_save(&before);
   size_t served = pooled_need(allocator, calls, suspension);
   if (served < suspension->piece_count) LADEI_TRY(driver_need(allocator, suspension, served));
@@ -287,6 +290,8 @@ static lade_status pieces_copy(lade_device_allocator *allocator, const ladei_dev
 static lade_status bytes_move(lade_device_allocator *allocator, ladei_device_suspension *suspension, bool out) {
   void *self = allocator->runtime->self;
   if (suspension->discards || suspension->piece_count == 0) return LADE_OK;
+  if (suspension->move != NULL)
+    return suspension->move(suspension->move_user, !out, suspension->ranges, suspension->piece_count);
   if (suspension->stream == NULL)
     LADEI_TRY(ladei_device_ops(allocator)->stream_create(self, allocator->device, 0, LADEI_STREAM_NON_BLOCKING,
                                                          &suspension->stream));
@@ -329,10 +334,11 @@ static bool block_suspend(lade_device_allocator *allocator, ladei_device_block *
 }
 
 static bool block_resume(lade_device_allocator *allocator, ladei_device_block *block) {
-  if (block->state != LADEI_DEVICE_HEAP_SUSPENDED) return true; /* never was: the marking was given up before it */
-  ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
+  if (block->mapped) return true; /* the marking was given up before it */
   block->mapped = true;
   ladei_device_heap_reserved_raise(&allocator->heap, block->segment->pool, block->size);
+  if (block->state != LADEI_DEVICE_HEAP_SUSPENDED) return true; /* Z8 */
+  ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
   if (block->requested > 0)
     ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_ALLOCATED);
   else
@@ -488,9 +494,11 @@ static lade_status options_check(const lade_device_suspend_options *options) {
   if ((options->flags & ~(uint32_t)LADE_DEVICE_SUSPEND_DISCARD) != 0)
     return ladei_error_argument(suspend_call, "options.flags", "0 or LADE_DEVICE_SUSPEND_DISCARD", "0x%x",
                                 (unsigned)options->flags);
-  if (options->memory != NULL && options->flags != 0)
-    return ladei_error_argument(suspend_call, "options.memory", "NULL where the contents are given up", "%p",
+  if (options->memory != NULL && (options->flags != 0 || options->move != NULL))
+    return ladei_error_argument(suspend_call, "options.memory", "NULL where the contents are given up, or moved", "%p",
                                 options->memory);
+  if (options->move != NULL && options->flags != 0)
+    return ladei_error_argument(suspend_call, "options.move", "NULL where the contents are given up", "a function");
   return LADE_OK;
 }
 
@@ -512,7 +520,8 @@ static lade_status suspend_begin(lade_device_allocator *allocator, lade_device_p
   if (options->memory != NULL && options->memory_bytes < survey.bytes)
     return ladei_error_argument(suspend_call, "options.memory_bytes", "the pool's reserved bytes", "%llu of %llu",
                                 (unsigned long long)options->memory_bytes, (unsigned long long)survey.bytes);
-  size_t bytes = sizeof(ladei_device_suspension) + survey.pieces * sizeof(ladei_device_suspended_piece);
+  size_t bytes = sizeof(ladei_device_suspension) +
+                 survey.pieces * (sizeof(ladei_device_suspended_piece) + sizeof(lade_device_range));
   ladei_device_suspension *suspension = calloc(1, bytes);
   if (suspension == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %zu bytes", suspend_call, bytes);
@@ -520,7 +529,13 @@ static lade_status suspend_begin(lade_device_allocator *allocator, lade_device_p
   suspension->bytes = survey.bytes;
   suspension->discards = (options->flags & LADE_DEVICE_SUSPEND_DISCARD) != 0;
   suspension->memory = options->memory;
+  suspension->move = options->move;
+  suspension->move_user = options->move_user;
   pieces_fill(allocator, pool, suspension);
+  suspension->ranges = (lade_device_range *)(void *)&suspension->pieces[suspension->piece_count];
+  for (size_t i = 0; i < suspension->piece_count; i++)
+    suspension->ranges[i] =
+        (lade_device_range){piece_address(&suspension->pieces[i]), piece_bytes(&suspension->pieces[i])};
   atomic_fetch_add(&allocator->pools.suspended, 1); /* before the look */
   lade_status status = LADE_OK;
   if (atomic_load(&pool->launching) > 0)

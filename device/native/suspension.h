@@ -22,11 +22,14 @@ typedef struct ladei_device_suspended_piece {
 typedef struct ladei_device_suspension {
   struct ladei_device_suspension *next; /* of the spent ones */
   ladei_device_suspension_phase phase;
-  uint64_t bytes;      /* of all pieces */
-  uint64_t held_bytes; /* Z2 */
-  bool discards;       /* the bytes are given up */
-  char *memory;        /* the program's, for the bytes; NULL: each piece has lade's */
-  lade_stream stream;  /* for the copies, so that they are ordered with no capture; NULL: not made yet */
+  uint64_t bytes;                /* of all pieces */
+  uint64_t held_bytes;           /* Z2 */
+  bool discards;                 /* the bytes are given up */
+  char *memory;                  /* the program's, for the bytes; NULL: each piece has lade's, unless ... */
+  lade_device_suspend_move move; /* ... the program moves them; NULL: it does not */
+  void *move_user;
+  lade_device_range *ranges; /* of the pieces, for `move`; they follow the pieces */
+  lade_stream stream;        /* for the copies, so that they are ordered with no capture; NULL: not made yet */
   size_t piece_count;
   ladei_device_suspended_piece pieces[]; /* by address */
 } ladei_device_suspension;

@@ -42,15 +42,24 @@ lade_status ladei_device_threads_alloc_ready(lade_device_allocator *allocator, s
   return threads_alloc(allocator, bytes, stream, out, ladei_device_native_alloc_ready);
 }
 
-/* Under the lock: where the search without it failed, and for the words about a pointer that is wrong. */
+/* Under the lock: where the search without it failed, and for the words about a pointer that is wrong. *out is NULL where
+ * the block was suspended: no thread claims such a one, and it is freed. */
 static __attribute__((noinline)) lade_status block_search(lade_device_allocator *allocator, void *pointer,
                                                           ladei_device_block **out) {
   lade_status status;
+  bool suspended;
   ladei_lock_acquire(&allocator->lock);
   do {
     status = ladei_device_block_lookup(allocator, pointer, true, "lade_device_free", out);
-  } while (status == LADE_OK && !ladei_device_block_claim(*out)); /* another thread just freed it: looks again */
-  ladei_lock_release(&allocator->lock);
+    suspended = status == LADE_OK && (*out)->state == LADEI_DEVICE_HEAP_SUSPENDED;
+  } while (status == LADE_OK && !suspended &&
+           !ladei_device_block_claim(*out)); /* just freed by another thread: again */
+  if (suspended) {
+    ladei_device_native_free_found(allocator, *out);
+    *out = NULL;
+  } else {
+    ladei_lock_release(&allocator->lock);
+  }
   return status;
 }
 
@@ -69,11 +78,12 @@ lade_status ladei_device_threads_free(lade_device_allocator *allocator, void *po
   ladei_device_block *block;
   if (!block_claim(allocator, pointer, &block)) {
     lade_status status = block_search(allocator, pointer, &block);
-    if (status != LADE_OK) return status;
+    if (status != LADE_OK || block == NULL) return status;
   }
   ladei_device_thread_cache *cache = ladei_device_thread_cache_of(allocator);
   if (cache == NULL || !ladei_device_thread_cache_put(allocator, cache, block)) {
-    ladei_device_native_free_claimed(allocator, block);
+    ladei_lock_acquire(&allocator->lock);
+    ladei_device_native_free_found(allocator, block);
     return LADE_OK;
   }
   LADEI_PROBE1(device_free, pointer);

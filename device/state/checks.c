@@ -56,10 +56,10 @@ lade_status ladei_device_block_lookup(lade_device_allocator *allocator, const vo
   /* A BUSY block is on its way between the cache and the driver: no more handed out than a hole. */
   if (block == NULL || block->state == LADEI_DEVICE_HEAP_HOLE)
     return ladei_device_pointer_foreign(allocator, call, pointer);
-  if (block->state == LADEI_DEVICE_HEAP_SUSPENDED)
+  if (!ladei_device_block_is_live(block)) return ladei_device_pointer_freed(allocator, call, pointer);
+  if (block->state == LADEI_DEVICE_HEAP_SUSPENDED && !exact)
     return ladei_device_pool_error(allocator, LADE_ERR_BUSY, call, block->segment->pool->private_pool->id,
                                    "it is suspended");
-  if (block->state != LADEI_DEVICE_HEAP_ALLOCATED) return ladei_device_pointer_freed(allocator, call, pointer);
   if (exact && block->address != address)
     return ladei_device_pointer_interior(allocator, call, pointer, address - block->address);
   *out = block;

@@ -33,7 +33,8 @@ lade_status ladei_device_pointer_freed(const lade_device_allocator *allocator, c
 lade_status ladei_device_pointer_interior(const lade_device_allocator *allocator, const char *call, const void *pointer,
                                           uint64_t offset);
 
-/* The block handed out that `pointer` lies in (starts, if `exact`), or what is wrong with the pointer. Lock held. */
+/* The block handed out that `pointer` lies in, or what is wrong with the pointer. `exact`, for frees: that it starts, also one
+ * of a suspended pool. Lock held. */
 lade_status ladei_device_block_lookup(lade_device_allocator *allocator, const void *pointer, bool exact,
                                       const char *call, ladei_device_block **out);
 

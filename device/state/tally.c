@@ -178,7 +178,7 @@ lade_status ladei_device_tally_take(lade_device_allocator *allocator, void *poin
     ladei_ordered_set_remove(&entry->tally->blocks, &entry->order);
   } else if (judge != NULL) { /* the free itself tells of an address that is no block */
     const ladei_device_block *block = ladei_device_heap_find(&allocator->heap, (uint64_t)(uintptr_t)pointer);
-    bool live = block != NULL && block->state == LADEI_DEVICE_HEAP_ALLOCATED;
+    bool live = block != NULL && ladei_device_block_is_live(block);
     if (live && block->address == (uint64_t)(uintptr_t)pointer) status = tally_refuse(judge, older(pointer));
   }
   ladei_lock_release(&allocator->lock);

@@ -533,7 +533,7 @@ lade_status lade_graph_tree_destroy(lade_graph_tree *tree, bool wait) {
     status = ladei_tree_awake_begin(tree, __func__); /* its pool may have been suspended meanwhile */
   if (status == LADE_OK) {
     ladei_lock_acquire(&tree->lock);
-    ladei_tree_settle_locked(tree); /* frees blocks that waited for the resume: the pool stays from here on */
+    ladei_tree_settle_locked(tree); /* what was released meanwhile; the pool stays from here on */
     ladei_lock_release(&tree->lock);
     status = work_await(tree, wait);
     if (status == LADE_OK) status = driver_close(tree);

@@ -54,10 +54,7 @@ lade_status ladei_tree_enter(lade_graph_tree *tree, const char *call) {
   bool inside = tree->owned && tree->owner == self;
   while (tree->owned && !inside && ladei_thread.trees == 0) ladei_condition_wait(&tree->left, &tree->lock);
   bool free = !tree->owned;
-  if (free) {
-    ladei_tree_own_locked(tree);
-    if (tree->garbage != NULL) ladei_tree_settle_locked(tree); /* its pool may have been resumed by its id */
-  }
+  if (free) ladei_tree_own_locked(tree);
   ladei_lock_release(&tree->lock);
   return free ? LADE_OK : inside ? busy_inside(call) : busy_elsewhere(call);
 }
@@ -134,21 +131,13 @@ void ladei_tree_garbage_add(lade_graph_tree *tree, ladei_tree_storage *storage) 
   tree->garbage = storage;
 }
 
-/* As the owner, without the lock. False, nothing is freed: the garbage waits until the suspended pool is resumed. */
-static bool garbage_free(lade_graph_tree *tree, ladei_tree_storage *garbage) {
+/* As the owner, without the lock. */
+static void garbage_free(lade_graph_tree *tree, ladei_tree_storage *garbage) {
   ladei_lock_assert_none_held();
   owned_assert(tree);
-  lade_error before;
-  ladei_error_save(&before);
-  if (ladei_tree_awake_begin(tree, __func__) != LADE_OK) {
-    ladei_error_restore(&before);
-    return false;
-  }
   for (ladei_tree_storage *storage = garbage; storage != NULL; storage = storage->next)
     (void)ladei_device_free_kept(storage->outside ? tree->outside : tree->allocator,
                                  (void *)(uintptr_t)storage->address);
-  ladei_tree_awake_end(tree);
-  return true;
 }
 
 static void garbage_forget(lade_graph_tree *tree, ladei_tree_storage *garbage) {
@@ -164,16 +153,13 @@ static void garbage_forget(lade_graph_tree *tree, ladei_tree_storage *garbage) {
 void ladei_tree_settle_locked(lade_graph_tree *tree) {
   ladei_lock_assert_held(&tree->lock);
   queue_apply(tree);
-  for (bool away = false; tree->garbage != NULL && !away;) {
+  while (tree->garbage != NULL) {
     ladei_tree_storage *garbage = tree->garbage;
     tree->garbage = NULL;
     ladei_lock_release(&tree->lock);
-    away = !garbage_free(tree, garbage);
+    garbage_free(tree, garbage);
     ladei_lock_acquire(&tree->lock);
-    if (away)
-      tree->garbage = garbage;
-    else
-      garbage_forget(tree, garbage);
+    garbage_forget(tree, garbage);
     queue_apply(tree);
   }
 }

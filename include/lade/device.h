@@ -928,6 +928,19 @@ typedef enum lade_device_suspend_flag {
   LADE_DEVICE_SUSPEND_DISCARD = 1 << 0 /**< The bytes are given up: after the resume they are anything. */
 } lade_device_suspend_flag;
 
+/**
+ * Brings the bytes of a pool to a place of the program's, or back: to a file, with a pipeline.
+ *
+ * Runs once in the thread of the suspend, and in that of each resume, with no lock held, while there is memory under the ranges. It
+ * returns when all bytes are moved. It may call lade, but not the pool's allocator, and waits for no thread that is in a call of that.
+ * Any status but LADE_OK is the call's, and leaves the pool as it was. C++ exceptions must not leave it.
+ *
+ * @param returning  false: the bytes leave the ranges; true: they come back.
+ * @param ranges     Borrowed for the call: the same in the same order each time; none overlap.
+ */
+typedef lade_status (*lade_device_suspend_move)(void *user, bool returning, const lade_device_range *ranges,
+                                                size_t count);
+
 /** Options of lade_device_pool_suspend; all zero means all defaults. */
 typedef struct lade_device_suspend_options {
   size_t struct_size;
@@ -936,7 +949,9 @@ typedef struct lade_device_suspend_options {
   void *
       memory; /**< Where the bytes wait: of lade_pinned_alloc(), say. Borrowed until the resume, or the pool is gone. NULL: pinned memory
                      of lade's own, kept for the next suspend. */
-  uint64_t memory_bytes; /**< At least lade_device_pool_info.reserved_bytes. */
+  uint64_t memory_bytes;         /**< At least lade_device_pool_info.reserved_bytes. */
+  lade_device_suspend_move move; /**< Keeps the bytes in place of `memory`, which is NULL then; NULL: lade does. */
+  void *move_user;               /**< Its first argument; in use until the resume has returned, or the pool is gone. */
 } lade_device_suspend_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
@@ -957,9 +972,10 @@ LADE_INLINE void lade_device_suspend_options_init(lade_device_suspend_options *o
  * the budget, with lade_device_empty_cache() and with the allocator. Where that pool refuses, at its cap or for lack of budget, the
  * driver pins the rest, as long as it is away (stats: backup_refusals; the log says why).
  *
- * Until then every call that needs the pool's memory, allocations that are routed to it, frees and records of its blocks, captures and
- * scopes, checkpoints, trims, is LADE_ERR_BUSY, and changes nothing. Uses may be added and taken back. A snapshot leaves the memory
- * out. A pool that is released meanwhile, with nothing handed out, goes as ever, and the bytes with it.
+ * Until then every call that needs the pool's memory, allocations that are routed to it, records of its blocks, captures and scopes,
+ * checkpoints, trims, is LADE_ERR_BUSY, and changes nothing. Its blocks are freed as ever, and serve again after the resume. Uses may
+ * be added and taken back. A snapshot leaves the memory out. A pool that is released meanwhile, with nothing handed out, goes as ever,
+ * and the bytes with it.
  *
  * lade_graph_launch(), lade_graph_upload() and lade_graph_tree_run() of other threads may come at any time: one that is under way makes
  * this call LADE_ERR_BUSY, one that comes later is LADE_ERR_BUSY itself. The program queues no other work on the pool's memory, launches
@@ -976,7 +992,8 @@ LADE_INLINE void lade_device_suspend_options_init(lade_device_suspend_options *o
  * allocator knows of; LADE_ERR_BUSY while graphs or captures use a freed block of it, while a call launches a graph of it or runs a tree
  * in it, also from within the tree's bodies, where it is suspended, and while frees are held;
  * LADE_ERR_INVALID_ARGUMENT for an unknown pool, one with LADE_DEVICE_POOL_USE_ON_OOM, and too little memory;
- * LADE_ERR_OUT_OF_PINNED_MEMORY; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED; what the driver refused.
+ * LADE_ERR_OUT_OF_PINNED_MEMORY; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED; what the driver refused, or
+ * options.move.
  * Source: docs/graphs.md "Suspending a pool"; CUDA Driver API, Virtual Memory Management.
  */
 LADE_API lade_status lade_device_pool_suspend(lade_device_allocator *allocator, lade_device_pool_id id,
@@ -988,8 +1005,8 @@ LADE_API lade_status lade_device_pool_suspend(lade_device_allocator *allocator, 
  * Threads: any; beside captures, too. Waits: for the copy. Stream order: before all work that is queued after it returns.
  * Errors, with the pool suspended and its bytes where they were: LADE_ERR_OUT_OF_DEVICE_MEMORY and LADE_ERR_LIMIT, after everything
  * cached went back; LADE_ERR_INVALID_ARGUMENT for a pool that is unknown or not suspended; LADE_ERR_BUSY while another thread suspends or
- * resumes it; LADE_ERR_FORKED; what the driver refused. LADE_ERR_DEVICE_LOST, with the pool suspended no more, and its bytes only in
- * options.memory: its blocks can be freed.
+ * resumes it; LADE_ERR_FORKED; what the driver refused, or options.move. LADE_ERR_DEVICE_LOST, with the pool suspended no more, and its
+ * bytes only in options.memory, or where options.move has them: its blocks can be freed.
  */
 LADE_API lade_status lade_device_pool_resume(lade_device_allocator *allocator, lade_device_pool_id id);
 

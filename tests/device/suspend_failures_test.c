@@ -24,6 +24,7 @@ typedef struct program {
   lade_device_pool_id pool;
   lade_stream streams[2];
   char *blocks[BLOCKS];
+  void *freed; /* meanwhile, in the first round; both streams have used it */
 } program;
 
 static void bytes_write(program *p) {
@@ -66,6 +67,9 @@ static void round_trip(program *p, lade_status *first) {
   }
   LADE_EXPECT_EQ_UINT(pool_info(p).reserved_bytes, 0);
   LADE_EXPECT_LE_UINT(bytes, reserved);
+  support_note(first, lade_device_free(p->allocator, p->freed));
+  p->freed = NULL;
+  (void)pool_info(p);
   status = lade_device_pool_resume(p->allocator, p->pool);
   support_note(first, status);
   info = pool_info(p);
@@ -97,6 +101,8 @@ static lade_status pool_use(lade_runtime *runtime, void *user) {
     SUPPORT_TWICE(&first, lade_device_alloc(p.allocator, sizes[i], p.streams[i / 2], &block));
     p.blocks[i] = block;
   }
+  SUPPORT_TWICE(&first, lade_device_alloc(p.allocator, 1000, p.streams[0], &p.freed));
+  SUPPORT_TWICE(&first, lade_device_record_stream(p.allocator, p.freed, p.streams[1]));
   SUPPORT_TWICE(&first, lade_device_scope_end(p.allocator, scope));
   bytes_write(&p);
   SUPPORT_TWICE(&first, lade_device_free(p.allocator, p.blocks[1])); /* its bytes stay */

@@ -2,6 +2,7 @@
 /*
  * Suspended pools on every runtime: their memory goes back and comes again with its bytes, and is nobody's in between.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "lade/pinned.h"
@@ -168,11 +169,124 @@ LADE_TEST_P(SuspendedPool, ComesBackWithThreadCaches, SUPPORT_RUNTIMES, name) {
   scene s;
   if (!scene_open_flags(&s, name, 0, LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS | LADE_DEVICE_THREAD_CACHES)) return;
   LADE_ASSERT_OK(suspend(&s, NULL));
-  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_free(s.f.allocator, s.blocks[0]));
   LADE_ASSERT_OK(resume(&s));
   expect_bytes(&s);
   scene_close(&s);
 }
+
+/* ---- Frees meanwhile ---------------------------------------------------------------------------------------------- */
+
+/* Bug: the free of a block whose memory was away was LADE_ERR_BUSY, which a deleter can tell no one. */
+static void frees_meanwhile(const char *name, uint32_t flags) {
+  scene s;
+  lade_history_options history;
+  if (!scene_open_flags(&s, name, 0, LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS | flags)) return;
+  lade_device_allocator *a = s.f.allocator;
+  lade_history_options_init(&history);
+  history.max_entries = 100;
+  LADE_EXPECT_OK(lade_device_history_set(a, &history));
+  scene_begin(&s);
+  char *pair[2] = {device_fixture_alloc(&s.f, 12 * MIB, 0), device_fixture_alloc(&s.f, 12 * MIB, 0)};
+  scene_end(&s);
+  uint64_t before = reserved(&s), live = device_fixture_stats(&s.f).allocated_bytes.all.current;
+  LADE_ASSERT_OK(suspend(&s, NULL));
+  for (int i = 0; i < 2; i++) {
+    LADE_EXPECT_STATUS(LADE_ERR_NOT_BLOCK_START, lade_device_free(a, pair[i] + 512));
+    LADE_EXPECT_OK(lade_device_free(a, pair[i]));
+    device_fixture_check(&s.f);
+    LADE_EXPECT_EQ_UINT(device_fixture_stats(&s.f).allocated_bytes.all.current, live - (size_t)(i + 1) * 12 * MIB);
+    LADE_EXPECT_EQ_UINT(device_fixture_stats(&s.f).active_bytes.all.current, live - (size_t)(i + 1) * 12 * MIB);
+    LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_device_free(a, pair[i]));
+    LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_device_record_stream(a, pair[i], s.f.streams[1]));
+  }
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_record_stream(a, s.blocks[0], s.f.streams[1]));
+  LADE_EXPECT_EQ_UINT(reserved(&s), 0);
+  LADE_ASSERT_OK(resume(&s));
+  LADE_EXPECT_EQ_UINT(reserved(&s), before);
+  LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_device_free(a, pair[0]));
+  expect_bytes(&s);
+  scene_begin(&s); /* both are one block, which serves */
+  char *again = device_fixture_alloc(&s.f, 24 * MIB, 0);
+  LADE_EXPECT_EQ_PTR(again, pair[0] < pair[1] ? pair[0] : pair[1]);
+  LADE_EXPECT_EQ_UINT(reserved(&s), before);
+  scene_end(&s);
+  device_fixture_free(&s.f, again);
+  scene_close(&s);
+}
+
+LADE_TEST_P(SuspendedPool, FreesAreTakenMeanwhile, SUPPORT_RUNTIMES, name) { frees_meanwhile(name, 0); }
+
+LADE_TEST_P(SuspendedPool, FreesAreTakenMeanwhileWithThreadCaches, SUPPORT_RUNTIMES, name) {
+  frees_meanwhile(name, LADE_DEVICE_THREAD_CACHES);
+}
+
+/* What a graph uses is not handed out again after the resume, as the graph may be launched then. */
+LADE_TEST_P(SuspendedPool, FreesMeanwhileWaitForGraphs, SUPPORT_RUNTIMES, name) {
+  scene s;
+  if (!scene_open(&s, name, 0)) return;
+  ladei_stream on = device_fixture_resolve(&s.f, 1);
+  ladei_graph graph = NULL;
+  scene_begin(&s);
+  char *used = device_fixture_alloc(&s.f, 12 * MIB, 0);
+  scene_end(&s);
+  LADE_EXPECT_OK(s.f.runtime->ops->capture_begin(s.f.runtime->self, &on, LADEI_CAPTURE_RELAXED));
+  device_fixture_fill(&s.f, used, 1, 1000, 1);
+  device_fixture_record(&s.f, used, 1);
+  LADE_EXPECT_OK(s.f.runtime->ops->capture_end(s.f.runtime->self, &on, &graph));
+  uint64_t before = device_fixture_stats(&s.f).active_bytes.all.current;
+  LADE_ASSERT_OK(suspend(&s, NULL));
+  device_fixture_free(&s.f, used);
+  LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_device_free(s.f.allocator, used));
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&s.f).active_bytes.all.current, before);
+  device_fixture_check(&s.f);
+  LADE_ASSERT_OK(resume(&s));
+  scene_begin(&s);
+  char *other = device_fixture_alloc(&s.f, 12 * MIB, 0);
+  LADE_EXPECT(other != used);
+  device_fixture_free(&s.f, other);
+  LADE_EXPECT_OK(s.f.runtime->ops->graph_destroy(s.f.runtime->self, graph));
+  device_fixture_empty_cache(&s.f);
+  other = device_fixture_alloc(&s.f, 12 * MIB, 0);
+  LADE_EXPECT_EQ_PTR(other, used);
+  device_fixture_free(&s.f, other);
+  scene_end(&s);
+  scene_close(&s);
+}
+
+/* The graph may go first, too. */
+LADE_TEST_P(SuspendedPool, GraphsEndWhileFreedBlocksAreAway, SUPPORT_RUNTIMES, name) {
+  scene s;
+  if (!scene_open(&s, name, 0)) return;
+  ladei_stream on = device_fixture_resolve(&s.f, 1);
+  ladei_graph graph = NULL;
+  LADE_EXPECT_OK(s.f.runtime->ops->capture_begin(s.f.runtime->self, &on, LADEI_CAPTURE_RELAXED));
+  device_fixture_fill(&s.f, s.blocks[3], 1, 1000, 1);
+  device_fixture_record(&s.f, s.blocks[3], 1);
+  LADE_EXPECT_OK(s.f.runtime->ops->capture_end(s.f.runtime->self, &on, &graph));
+  LADE_ASSERT_OK(suspend(&s, NULL));
+  for (int i = 0; i < BLOCKS; i++)
+    if (block_is_live(i)) device_fixture_free(&s.f, s.blocks[i]);
+  LADE_EXPECT_OK(lade_device_pool_release(s.f.allocator, s.pool));
+  device_fixture_empty_cache(&s.f);
+  LADE_EXPECT_EQ_UINT(pool_info(&s).suspended, 1); /* the graph has it */
+  LADE_EXPECT_OK(s.f.runtime->ops->graph_destroy(s.f.runtime->self, graph));
+  device_fixture_empty_cache(&s.f);
+  lade_device_pool_info info;
+  lade_device_pool_info_init(&info);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_info_get(s.f.allocator, s.pool, &info));
+  device_fixture_close(&s.f);
+}
+
+LADE_TEST_P(SuspendedPool, GoesWithTheAllocatorWhatIsFreedMeanwhile, SUPPORT_RUNTIMES, name) {
+  scene s;
+  if (!scene_open(&s, name, 0)) return;
+  LADE_ASSERT_OK(suspend(&s, NULL));
+  for (int i = BLOCKS; i-- > 0;)
+    if (block_is_live(i)) device_fixture_free(&s.f, s.blocks[i]);
+  device_fixture_close(&s.f);
+}
+
+/* ---- All else meanwhile ------------------------------------------------------------------------------------------- */
 
 LADE_TEST_P(SuspendedPool, IsBusy, SUPPORT_RUNTIMES, name) {
   scene s;
@@ -188,7 +302,6 @@ LADE_TEST_P(SuspendedPool, IsBusy, SUPPORT_RUNTIMES, name) {
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_alloc(a, 1000, s.f.streams[0], &block));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "it is suspended");
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_alloc(a, 100 * MIB, s.f.streams[0], &block));
-  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_free(a, s.blocks[0]));
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_record_stream(a, s.blocks[0], s.f.streams[1]));
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_checkpoint_get(a, s.pool, &checkpoint));
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_checkpoint_set(a, before, &restored));
@@ -259,6 +372,76 @@ LADE_TEST_P(SuspendedPool, ItsBytesMayWaitInTheProgramsMemoryOrNowhere, SUPPORT_
   expect_bytes(&s);
   LADE_EXPECT_OK(lade_pinned_free(pinned, memory));
   LADE_EXPECT_OK(lade_pinned_pool_destroy(pinned, true));
+  scene_close(&s);
+}
+
+/* Bytes of ranges one after the other in ordinary memory. */
+typedef struct mover {
+  lade_runtime *runtime;
+  char *memory;
+  size_t bytes, fails_at; /* piece at which it fails; SIZE_MAX: nowhere */
+  int calls[2];
+} mover;
+
+static lade_status move(void *user, bool returning, const lade_device_range *ranges, size_t count) {
+  mover *m = user;
+  m->calls[returning]++;
+  if (!returning) {
+    m->bytes = 0;
+    for (size_t i = 0; i < count; i++) m->bytes += ranges[i].bytes;
+    free(m->memory);
+    m->memory = malloc(m->bytes);
+  }
+  size_t at = 0;
+  for (size_t i = 0; i < count; at += ranges[i++].bytes) {
+    if (i == m->fails_at) return LADE_ERR_IO;
+    char *device = (char *)(uintptr_t)ranges[i].address, *host = m->memory + at;
+    const void *from = returning ? host : device;
+    void *to = returning ? device : host;
+    lade_status status = m->runtime->ops->copy_sync(m->runtime->self, 0, returning ? LADEI_COPY_H2D : LADEI_COPY_D2H,
+                                                    to, from, ranges[i].bytes);
+    if (status != LADE_OK) return status;
+  }
+  LADE_EXPECT_EQ_UINT(at, m->bytes);
+  return LADE_OK;
+}
+
+LADE_TEST_P(SuspendedPool, ItsBytesMayBeMovedByTheProgram, SUPPORT_RUNTIMES, name) {
+  scene s;
+  lade_device_suspend_options options;
+  uint64_t bytes = 0;
+  if (!scene_open(&s, name, 0)) return;
+  mover m = {.runtime = s.f.runtime, .fails_at = 1};
+  uint64_t before = pool_info(&s).reserved_bytes;
+  lade_device_suspend_options_init(&options);
+  options.move = move;
+  options.move_user = &m;
+  options.flags = LADE_DEVICE_SUSPEND_DISCARD;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_suspend(s.f.allocator, s.pool, &options, NULL));
+  options.flags = 0;
+  options.memory = &m;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_suspend(s.f.allocator, s.pool, &options, NULL));
+  options.memory = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_IO, lade_device_pool_suspend(s.f.allocator, s.pool, &options, &bytes));
+  device_fixture_check(&s.f);
+  LADE_EXPECT_EQ_UINT(bytes, 0);
+  LADE_EXPECT_EQ_UINT(reserved(&s), before);
+  expect_bytes(&s);
+  m.fails_at = SIZE_MAX;
+  LADE_ASSERT_OK(lade_device_pool_suspend(s.f.allocator, s.pool, &options, &bytes));
+  LADE_EXPECT_EQ_UINT(bytes, before);
+  LADE_EXPECT_EQ_UINT(m.bytes, before);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&s.f).backup_bytes, 0);
+  m.fails_at = 1;
+  LADE_EXPECT_STATUS(LADE_ERR_IO, resume(&s));
+  LADE_EXPECT_EQ_UINT(pool_info(&s).suspended, 1);
+  LADE_EXPECT_EQ_UINT(reserved(&s), 0);
+  m.fails_at = SIZE_MAX;
+  LADE_ASSERT_OK(resume(&s));
+  expect_bytes(&s);
+  LADE_EXPECT_EQ_INT(m.calls[0], 2);
+  LADE_EXPECT_EQ_INT(m.calls[1], 2);
+  free(m.memory);
   scene_close(&s);
 }
 
