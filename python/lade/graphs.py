@@ -320,7 +320,7 @@ class Function:
                 keys.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.get_device(), leaf.requires_grad))
                 addresses.append(leaf.data_ptr())
             elif isinstance(leaf, _PLAIN):
-                keys.append((type(leaf), leaf))
+                keys.append((type(leaf), repr(leaf) if isinstance(leaf, (float, complex)) else leaf))  # 0.0 is no -0.0, and NaN is NaN
                 addresses.append(0)
             else:
                 key, address = self._other(leaf, around, i)
@@ -429,7 +429,6 @@ class Tree:
     def __init__(self, allocator: lade.DeviceAllocator | None = None, *, stream: Any = None, warmups: int = 1,
                  max_nodes: int | None = None, max_driver_bytes: int | None = None) -> None:
         take("allocator", allocator, lade.DeviceAllocator, "a lade.DeviceAllocator", optional=True)
-        take("warmups", warmups, int, "an int")
         self._torch: Any = None  # PyTorch, where the allocator is its
         self.allocator = allocator or _installed_allocator()
         served = sys.modules.get("lade.torch")
@@ -487,11 +486,19 @@ class Tree:
         if not callable(function):
             raise wrong_type("function", function, "a function")
         take("outputs", outputs, int, "an int")
+        if not 0 <= outputs < 65535:  # one more is the tree's
+            raise lade.InvalidArgumentError(f"outputs is {outputs}; expected 0 to 65534")
         take("name", name, str, "a str", optional=True)
-        if isinstance(static, str) or isinstance(mutates, str):
-            raise wrong_type("static" if isinstance(static, str) else "mutates", "", "an iterable of names")
+        for what, names in {"static": static, "mutates": mutates}.items():
+            if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
+                raise wrong_type(what, names, "an iterable of names")
         modules = hasattr(weights, "parameters") and weights or (weights is None and hasattr(function, "parameters") and function)
+        if weights is not None and not modules and (_is_array(weights) or not isinstance(weights, Iterable)):
+            raise wrong_type("weights", weights, "an iterable of arrays, or a torch.nn.Module")
         read = [*modules.parameters(), *modules.buffers()] if modules else list(weights or ())  # type: ignore[union-attr]
+        for i, each in enumerate(read):
+            if not _is_array(each):
+                raise wrong_type(f"weights[{i}]", each, "an array")
         made = Function(self, function, name or str(getattr(function, "__name__", type(function).__name__)), frozenset(static),
                         frozenset(mutates), read, outputs)
         known = [each.name for each in made._parameters]

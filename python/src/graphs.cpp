@@ -270,14 +270,15 @@ GraphFunctionObject::~GraphFunctionObject() {
 }
 
 struct GraphCalls {
-  static void init(GraphTreeObject *self, nb::handle allocator, uint64_t warmups, uint64_t max_nodes,
-                   uint64_t max_driver_bytes) {
+  static void init(GraphTreeObject *self, nb::handle allocator, nb::handle warmups, nb::handle max_nodes,
+                   nb::handle max_driver_bytes) {
     Owner<Allocator> of = allocator_from(allocator);
     lade_graph_tree_options options;
     lade_graph_tree_options_init(&options);
-    options.warmups = warmups == 0 ? LADE_GRAPH_NONE : warmups;
-    options.max_nodes = max_nodes;
-    options.max_driver_bytes = max_driver_bytes;
+    options.warmups = natural_from(warmups, "warmups");
+    if (options.warmups == 0) options.warmups = LADE_GRAPH_NONE;
+    options.max_nodes = natural_from(max_nodes, "max_nodes");
+    options.max_driver_bytes = natural_from(max_driver_bytes, "max_driver_bytes");
     lade_graph_tree *handle = nullptr;
     check(lade_graph_tree_create(of->get(), &options, &handle));
     new (self) GraphTreeObject;
@@ -629,8 +630,8 @@ void bind_graphs(nb::module_ &module) {
   bind_array_class(module);
   nb::class_<GraphFunctionObject>(module, "_GraphFunction", "A function of a tree, of one form of arguments.");
   nb::class_<GraphTreeObject>(module, "_GraphTree", "What lade.graphs.Tree stands on.")
-      .def("__init__", &GraphCalls::init, nb::arg("allocator").none(), nb::arg("warmups"), nb::arg("max_nodes"),
-           nb::arg("max_driver_bytes"),
+      .def("__init__", &GraphCalls::init, nb::arg("allocator").none(), nb::arg("warmups").none(),
+           nb::arg("max_nodes").none(), nb::arg("max_driver_bytes").none(),
            nb::sig("def __init__(self, allocator: DeviceAllocator, warmups: int, max_nodes: int, max_driver_bytes: "
                    "int) -> None"))
       .def("add", &GraphCalls::add, nb::arg("name"), nb::arg("bytes"), nb::arg("flags"), nb::arg("output_count"),
@@ -670,11 +671,12 @@ void bind_graphs(nb::module_ &module) {
       .def("dump", &GraphCalls::dump)
       .def(
           "reserve",
-          [](const GraphTreeObject &self, uint64_t bytes) {
+          [](const GraphTreeObject &self, nb::handle nbytes) {
+            const uint64_t bytes = natural_from(nbytes, "nbytes");
             GraphCalls::waiting(*self.tree.get(),
                                 [&](lade_graph_tree *handle) { return lade_graph_tree_reserve(handle, bytes); });
           },
-          nb::arg("nbytes"))
+          nb::arg("nbytes").none(), nb::sig("def reserve(self, nbytes: int) -> None"))
       .def("trim",
            [](const GraphTreeObject &self) {
              uint64_t bytes = 0;

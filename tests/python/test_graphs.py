@@ -358,6 +358,45 @@ def test_names_of_parameters_are_checked(world):
         lade.graphs.Tree(3)
 
 
+@pytest.mark.parametrize("name, value", [("static", 3), ("static", b"x"), ("mutates", 3), ("weights", 3), ("weights", np.zeros(1)),
+                                         ("outputs", 1.5)])
+def test_options_of_a_function_are_refused_by_name(world, name, value):
+    with pytest.raises(lade.ArgumentTypeError, match=f"^{name} is a .*; expected an"):
+        world.tree.function(world.flip, **{name: value})
+
+
+def test_numbers_are_refused_by_name(world):
+    with pytest.raises(lade.ArgumentTypeError, match=r"^weights\[1\] is a int; expected an array"):
+        world.tree.function(world.flip, weights=[world.put(ONE), 3])
+    for value in (-1, 65535):
+        with pytest.raises(lade.InvalidArgumentError, match=f"^outputs is {value}; expected 0 to 65534"):
+            world.tree.function(world.flip, outputs=value)
+    assert values(world.tree.function(world.flip, outputs=65534)(world.put(ONE))) == ONE[::-1]
+    for name in ("warmups", "max_nodes", "max_driver_bytes"):
+        with pytest.raises(lade.InvalidArgumentError, match=f"^{name} is -1; expected an integer from 0 on"):
+            lade.graphs.Tree(world.allocator, **{name: -1})
+        with pytest.raises(lade.ArgumentTypeError, match=f"^{name} is a float; expected an integer from 0 on"):
+            lade.graphs.Tree(world.allocator, **{name: 1.5})
+    with pytest.raises(lade.InvalidArgumentError, match="^nbytes is -1; expected an integer from 0 on"):
+        world.tree.reserve(-1)
+
+
+@pytest.mark.parametrize("one, other", [(0.0, -0.0), (0j, complex(0, -0.0)), (1, 1.0), (1, True)])
+def test_values_that_are_equal_and_not_the_same_are_other_forms(world, one, other):
+    """Regression: -0.0 replayed the recording of 0.0."""
+    run, x = world.tree.function(lambda x, value: (world.flip(x), value), name="run"), world.put(ONE)
+    given = [repr(run(x, value)[1]) for value in (one, one, one, other, other, other)]
+    assert given == [repr(one)] * 3 + [repr(other)] * 3
+
+
+def test_nan_is_one_form(world):
+    """Regression: each call with NaN was another form, which was never recorded, and stayed."""
+    run, x = world.tree.function(lambda x, value: world.flip(x), name="run"), world.put(ONE)
+    for _ in range(5):
+        run(x, float("nan"))
+    assert len(world.calls) == 2 and world.tree.stats()["replays"] == 3
+
+
 def test_more_results_than_agreed(world):
     run = world.tree.function(lambda x: [1] * 17, name="many")
     with pytest.raises(lade.InvalidArgumentError, match=r"many returns 17 values; expected at most 16, or more by tree.function\(outputs=...\)"):
