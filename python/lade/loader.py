@@ -141,30 +141,33 @@ def _index_from(source, fields, record_bytes):
     if record_bytes is None and fields is None:
         raise lade.InvalidArgumentError('fields is None; expected names of tar members\' extensions, such as "jpg,cls", or record_bytes')
     index = lade.RecordIndex(fields)
-    paths = [part for path in ([source] if isinstance(source, (str, bytes, os.PathLike)) else source) for part in _expanded(path)]
-    for path in paths:
+    first = None
+    for path in (part for path in ([source] if isinstance(source, (str, bytes, os.PathLike)) else source) for part in _expanded(path)):
+        first = path if first is None else first
         if record_bytes is not None:
             index.add_fixed(path, record_bytes)
         else:
             _add_tar(index, path)
-    if record_bytes is None and len(index) == 0 and paths:
-        found = _extensions(paths[0])
+    if record_bytes is None and len(index) == 0 and first is not None:
+        found = _extensions(first)
         if found:
-            raise lade.InvalidArgumentError(f"fields is {fields!r}, which no record has; those of {_text(paths[0])} have {found}")
+            raise lade.InvalidArgumentError(f"fields is {fields!r}, which no record has; those of {_text(first)} have {found}")
     return index
 
 
 def _expanded(path):
-    """``"train-{000000..000003}.tar"`` as four paths, where there is no file of that name."""
+    """``"train-{000000..000003}.tar"`` as four paths, one by one, where there is no file of that name."""
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
-    found = re.fullmatch(r"(.*?)\{(\d+)\.\.(\d+)\}(.*)", text, re.DOTALL) if isinstance(text, str) else None
+    found = re.fullmatch(r"(.*?)\{([0-9]{1,9})\.\.([0-9]{1,9})\}(.*)", text, re.DOTALL) if isinstance(text, str) else None
     if found is None or os.path.exists(text):
-        return [path]
+        yield path
+        return
     head, first, last, tail = found.groups()
     if int(first) > int(last):
         raise lade.InvalidArgumentError(f"source has {text!r}; expected numbers that rise in {{{first}..{last}}}")
     width = len(first) if first.startswith("0") else 0
-    return [part for number in range(int(first), int(last) + 1) for part in _expanded(f"{head}{number:0{width}}{tail}")]
+    for number in range(int(first), int(last) + 1):
+        yield from _expanded(f"{head}{number:0{width}}{tail}")
 
 
 def _add_tar(index, path):
@@ -455,6 +458,7 @@ class Loader:
         self._own()
         take("state", state, dict, "a dict of state_dict()")
         with self._lock:
+            self._native.state()  # refuses where the loader is closed
             following = _extension._Loader(self.index, self._pipeline, self._allocator, stream=self._own_stream or self._stream, resume=state,
                                       **self._options)
             self._native, self._ahead, self._state_before = following, [], None

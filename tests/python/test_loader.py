@@ -149,6 +149,15 @@ def test_names_with_numbers_in_braces_are_several_files(tmp_path, device):
         lade.Loader(f"{tmp_path}/rows-{{2..1}}.bin", 8, record_bytes=10, device=device)
 
 
+@pytest.mark.parametrize("braces", ["{8..999999999}", "{0..9}" * 30])
+def test_names_of_more_files_than_there_are_end_at_the_first_that_is_missing(tmp_path, device, braces):
+    """Regression: all names were made before a file was opened, in more time and memory than there is."""
+    for number in (8, 9):
+        (tmp_path / f"{number}.bin").write_bytes(bytes(20))
+    with pytest.raises(lade.IOError, match="No such file"):
+        lade.Loader(f"{tmp_path}/{braces}.bin", 8, record_bytes=10, device=device)
+
+
 @pytest.mark.parametrize("fields", ["imgg,cls", "jpg", ["png", "txt"]])
 def test_a_misspelt_field_names_those_that_there_are(tmp_path, device, fields):
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
@@ -294,9 +303,12 @@ def test_close(made):
     with pytest.raises(lade.BusyError):
         loader.close()
     batch.release()
+    state = loader.state_dict()
     loader.close()
     with pytest.raises(lade.InvalidArgumentError, match="closed"):
         next(loader)
+    with pytest.raises(lade.InvalidArgumentError, match="closed"):  # regression: it was open again
+        loader.load_state_dict(state)
     loader.close()
     with made() as loader:
         next(loader).release()
