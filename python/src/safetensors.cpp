@@ -264,7 +264,8 @@ Mapping checkpoint_map(Checkpoint &self, uint64_t number) {
   size_t bytes = 0;
   if (fd >= 0 && fstat(fd, &status) == 0) {
     bytes = static_cast<size_t>(status.st_size);
-    memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
+    memory = bytes == 0 ? nullptr // cut since it was opened: mmap() takes no empty range
+                        : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
   }
   const int fault = errno;
   if (!is_open && fd >= 0) close(fd);

@@ -76,6 +76,14 @@ def test_a_file_that_was_cut_is_an_error(path):
             file.get_tensor("a")
 
 
+def test_a_file_that_was_cut_to_nothing_is_an_error(path):
+    """Regression: Invalid argument."""
+    with ours.safe_open(path, "np") as file:
+        os.truncate(path, 0)
+        with pytest.raises(lade.TruncatedError, match="a file that has 0 now"):
+            file.get_tensor("a")
+
+
 def test_a_load_needs_no_memory_of_its_own(tmp_path):
     """2 GiB in a process that may have 512 MiB of its own: an address space limit counts mapped files, so private memory is looked at."""
     with open(tmp_path / "big", "wb") as file:
