@@ -1289,6 +1289,9 @@ class Save:
         if getattr(self, "_native", None) is not None:
             self.close()
 
+    def __reduce__(self):
+        raise lade.ArgumentTypeError("a Save is not copied or pickled: the end of a copy would be that of the save")
+
     def __repr__(self):
         state = "closed" if self._native is None else "staged" if self._tensors is None else "under way"
         return f"<lade.safetensors.Save: {state}>"

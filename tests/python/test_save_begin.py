@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saves that go on while the program does; the safetensors package reads what they leave."""
 
+import copy
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -123,6 +125,15 @@ def test_the_last_reference_waits_for_the_end(weights, tmp_path):
     ours.save_file(buffers, tmp_path / "m.safetensors", wait=False)
     gc.collect()
     expect(tmp_path / "m.safetensors", values)
+
+
+@pytest.mark.parametrize("use", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_copies_and_pickles_are_refused(weights, tmp_path, use):
+    """Regression: a copy ended the save of which it was one."""
+    save = ours.save_file(weights[0], tmp_path / "m.safetensors", wait=False)
+    with pytest.raises(TypeError, match="not copied or pickled"):
+        use(save)
+    save.wait()
 
 
 def test_threads_may_wait_while_another_closes(weights, tmp_path):
