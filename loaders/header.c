@@ -25,26 +25,6 @@
 
 static const char metadata_name[] = "__metadata__";
 
-const char *lade_dtype_name(lade_dtype dtype) {
-  switch (dtype) {
-#define DTYPE_NAME(name, number, bits)                                                                                 \
-  case LADE_DTYPE_##name: return #name;
-    LADE_DTYPE_TABLE(DTYPE_NAME)
-#undef DTYPE_NAME
-  }
-  return NULL;
-}
-
-uint32_t lade_dtype_bits(lade_dtype dtype) {
-  switch (dtype) {
-#define DTYPE_BITS(name, number, bits)                                                                                 \
-  case LADE_DTYPE_##name: return bits;
-    LADE_DTYPE_TABLE(DTYPE_BITS)
-#undef DTYPE_BITS
-  }
-  return 0;
-}
-
 bool ladei_loader_dtype_find(const char *name, size_t name_bytes, lade_dtype *out) {
   static const lade_dtype all[] = {
 #define DTYPE_VALUE(name, number, bits) LADE_DTYPE_##name,

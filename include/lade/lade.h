@@ -20,6 +20,7 @@
 #include "lade/config.h"
 #include "lade/copy.h"
 #include "lade/device.h"
+#include "lade/dtype.h"
 #include "lade/graph.h"
 #include "lade/group.h"
 #include "lade/history.h"
