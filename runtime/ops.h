@@ -74,6 +74,7 @@
 #define LADE_RUNTIME_OPS_H
 
 #include "base/process.h"
+#include "lade/dtype.h"
 #include "lade/runtime.h"
 #include "lade/status.h"
 
@@ -590,7 +591,17 @@ typedef struct lade_runtime_ops {
   /* The same for a table of blocks. Ids that the device reads stay in place until the work has run. */
   lade_status (*copy_kernel_table)(void *self, const ladei_copy_table *table, unsigned blocks,
                                    const ladei_stream *stream);
+  /*
+   * The same for pieces of numbers, which are converted (runtime/convert.h). A piece's bytes are those of its source; both ends lie at
+   * multiples of the size of their numbers.
+   */
+  lade_status (*copy_kernel_convert)(void *self, const struct lade_copy_piece *pieces, size_t count, lade_dtype from,
+                                     lade_dtype to, unsigned blocks, const ladei_stream *stream);
 } lade_runtime_ops;
+
+/* Checks the arguments of copy_kernel_convert: LADE_ERR_INVALID_ARGUMENT. */
+lade_status ladei_ops_convert_check(const struct lade_copy_piece *pieces, size_t count, lade_dtype from, lade_dtype to,
+                                    unsigned blocks);
 
 /*
  * The one checker, called when a table is adopted: required ops present, groups and pairs whole, struct_size known,

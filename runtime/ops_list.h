@@ -98,7 +98,8 @@
   X(graph_node_dependencies, CAPTURE_ORDER) \
   X(copy_kernel_load, COPY_KERNEL) \
   X(copy_kernel, COPY_KERNEL) \
-  X(copy_kernel_table, COPY_KERNEL)
+  X(copy_kernel_table, COPY_KERNEL) \
+  X(copy_kernel_convert, COPY_KERNEL)
 /* clang-format on */
 
 #endif /* LADE_RUNTIME_OPS_LIST_H */

@@ -23,6 +23,8 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "base/size.h"
+#include "lade/copy.h"
+#include "runtime/convert.h"
 #include "runtime/last_stream.h"
 #include "runtime/ops.h"
 #include "runtime/ops_list.h"
@@ -87,6 +89,25 @@ lade_status ladei_ops_check(const lade_runtime_ops *ops) {
                                   "%s in the table \"%s\", unlike %s", present ? "a function" : "NULL", ops->name,
                                   first[entry->group]->name);
     }
+  }
+  return LADE_OK;
+}
+
+lade_status ladei_ops_convert_check(const struct lade_copy_piece *pieces, size_t count, lade_dtype from, lade_dtype to,
+                                    unsigned blocks) {
+  static const char call[] = "copy_kernel_convert";
+  const ladei_number_format *source = ladei_number_format_of(from), *target = ladei_number_format_of(to);
+  if (count == 0 || blocks == 0)
+    return ladei_error_argument(call, "count, blocks", "more than 0", "%zu, %u", count, blocks);
+  if (source == NULL || target == NULL || from == to)
+    return ladei_error_argument(call, "from, to", "two of F32, F16, BF16, F8_E5M2 and F8_E4M3", "%d, %d", (int)from,
+                                (int)to);
+  for (size_t i = 0; i < count; i++) {
+    if (pieces[i].bytes % source->bytes != 0 || (uintptr_t)pieces[i].src % source->bytes != 0)
+      return ladei_error_argument(call, "src, bytes", "multiples of the source's numbers", "%p, %zu", pieces[i].src,
+                                  pieces[i].bytes);
+    if ((uintptr_t)pieces[i].dst % target->bytes != 0)
+      return ladei_error_argument(call, "dst", "a multiple of the destination's numbers", "%p", pieces[i].dst);
   }
   return LADE_OK;
 }

@@ -22,4 +22,11 @@ bool ladei_copy_kernel_suits(lade_runtime *runtime, ladei_copy_direction directi
 lade_status ladei_copy_short(lade_runtime *runtime, const lade_copy_piece *pieces, size_t count,
                              const ladei_stream *stream);
 
+/*
+ * Queues pieces of numbers of `from` in memory that is written in `to`, by the kernel; bytes are those of the source. LADE_ERR_UNSUPPORTED
+ * if it is not loaded, or reaches not all of the memory: nothing is queued then. After another failure some may be queued.
+ */
+lade_status ladei_copy_convert(lade_runtime *runtime, const lade_copy_piece *pieces, size_t count, lade_dtype from,
+                               lade_dtype to, const ladei_stream *stream);
+
 #endif /* LADE_RUNTIME_COPIES_COPIES_H */

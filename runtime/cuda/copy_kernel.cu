@@ -12,6 +12,10 @@
  * K1  Only bytes of the pieces are written.
  * K2  Each vector that is read has at least one byte of the piece, so it lies in the same 16 bytes of mapped memory.
  *
+ * Numbers are converted by the same code as on the host (runtime/convert.h). Their sizes are arguments, so that one kernel does for all
+ * pairs of types. A lane has one vector under way, and launches have more blocks instead: converting takes a warp longer than to
+ * start a read.
+ *
  * tools/copy_kernel compiles this with clang for sm_75 into copy_kernel_ptx.h, which is in the repository; the driver compiles that for
  * the device. The layouts of arguments are in copy_kernel.h.
  */
@@ -132,11 +136,65 @@ __attribute__((device, noinline)) static void copy_piece(u64 dst, u64 src, u32 b
   if (lane < tail) store1(dst + bytes - tail + lane, tail_byte);
 }
 
+/* ---- Numbers ------------------------------------------------------------------------------------------------------- */
+
+DEVICE u32 load_number(u64 address, u32 bytes) {
+  u32 bits;
+  if (bytes == 4)
+    __asm__ volatile("ld.global.cs.u32 %0, [%1];" : "=r"(bits) : "l"(address));
+  else if (bytes == 2)
+    __asm__ volatile("ld.global.cs.u16 %0, [%1];" : "=r"(bits) : "l"(address));
+  else
+    bits = load1(address);
+  return bits;
+}
+
+DEVICE void store_number(u64 address, u32 bits, u32 bytes) {
+  if (bytes == 4)
+    __asm__ volatile("st.global.cs.u32 [%1], %0;" ::"r"(bits), "l"(address) : "memory");
+  else if (bytes == 2)
+    __asm__ volatile("st.global.cs.u16 [%1], %0;" ::"r"(bits), "l"(address) : "memory");
+  else
+    store1(address, bits);
+}
+
+/* The numbers of a vector. Words move down, as registers have no index. */
+DEVICE void convert_vector(u64 dst, vector v, const ladei_number_format *from, const ladei_number_format *to) {
+#pragma unroll 1
+  for (u32 i = 0; i < 16 / from->bytes; i++) {
+    u32 bits = from->bytes == 4 ? v.word[0] : v.word[0] & ((1u << 8 * from->bytes) - 1);
+    store_number(dst + (u64)i * to->bytes, number_convert(bits, from, to), to->bytes);
+    if ((i + 1) * from->bytes % 4 == 0)
+      for (int k = 0; k < 3; k++) v.word[k] = v.word[k + 1];
+    else
+      v.word[0] >>= 8 * from->bytes;
+  }
+}
+
+/* Head and tail as in copy_piece, but up to a multiple of 16 of the source, which is the end that is far away. */
+DEVICE void convert_piece(u64 dst, u64 src, u32 bytes, u32 lane, const ladei_number_format *from,
+                          const ladei_number_format *to) {
+  u32 count = bytes / from->bytes, head = ((u32)(-src) & 15) / from->bytes, each = 16 / from->bytes;
+  if (head > count) head = count;
+  u32 vectors = (count - head) / each, tail = (count - head) % each, tail_at = count - tail, head_bits = 0,
+      tail_bits = 0;
+  if (lane < head) head_bits = load_number(src + (u64)lane * from->bytes, from->bytes);
+  if (lane < tail) tail_bits = load_number(src + (u64)(tail_at + lane) * from->bytes, from->bytes);
+  for (u32 i = lane; i < vectors; i += LANES) {
+    u32 at = head + i * each;
+    convert_vector(dst + (u64)at * to->bytes, load16(src + (u64)at * from->bytes), from, to);
+  }
+  if (lane < head) store_number(dst + (u64)lane * to->bytes, number_convert(head_bits, from, to), to->bytes);
+  if (lane < tail)
+    store_number(dst + (u64)(tail_at + lane) * to->bytes, number_convert(tail_bits, from, to), to->bytes);
+}
+
 /* ---- Entries ------------------------------------------------------------------------------------------------------- */
 
 DEVICE u32 warp_index(void) {
   return ((u32)__nvvm_read_ptx_sreg_ctaid_x() * (u32)__nvvm_read_ptx_sreg_ntid_x() +
-          (u32)__nvvm_read_ptx_sreg_tid_x()) / LANES;
+          (u32)__nvvm_read_ptx_sreg_tid_x()) /
+         LANES;
 }
 
 DEVICE u32 warp_count(void) {
@@ -182,3 +240,18 @@ DEVICE u64 id_read(u64 ids, u32 index, bool wide) {
   }
 TABLE_KERNEL(copy_table)
 TABLE_KERNEL(copy_short_table)
+
+/* The units of all ranges are dealt out to the warps in turn. */
+KERNEL lade_copy_numbers(const copy_numbers list) {
+  const ladei_number_format from = list.from, to = list.to;
+  u32 next = warp_index();
+  for (u32 i = 0; i < list.count; i++) {
+    u32 bytes = list.bytes[i], units = (bytes + list.unit - 1) / list.unit;
+    for (; next < units; next += warp_count()) {
+      u32 at = next * list.unit, rest = bytes - at;
+      convert_piece(list.dst[i] + (u64)(at / from.bytes) * to.bytes, list.src[i] + at,
+                    rest < list.unit ? rest : list.unit, lane_index(), &from, &to);
+    }
+    next -= units;
+  }
+}

@@ -8,6 +8,7 @@
  *
  *   list    any sizes: an entry is two addresses of 48 bits, and at most 64 KiB
  *   table   one size:  an entry is two ids, in the parameters or in memory that the device reads
+ *   numbers            an entry is a range of numbers, which are converted on the way
  */
 #ifndef LADE_RUNTIME_CUDA_COPY_KERNEL_H
 #define LADE_RUNTIME_CUDA_COPY_KERNEL_H
@@ -20,11 +21,14 @@ typedef unsigned long long uint64_t;
 #include <stdint.h>
 #endif
 
+#include "../convert.h"
+
 enum {
   COPY_LIST_ENTRIES = 2320,
   COPY_SHORT_LIST_ENTRIES = 280,
   COPY_TABLE_ENTRIES = 4080,
   COPY_SHORT_TABLE_ENTRIES = 500,
+  COPY_NUMBERS_ENTRIES = 200,
   COPY_THREADS = 512 /* of a block */
 };
 
@@ -57,5 +61,14 @@ typedef struct copy_table_head {
 
 COPY_TABLE(copy_table, COPY_TABLE_ENTRIES);
 COPY_TABLE(copy_short_table, COPY_SHORT_TABLE_ENTRIES);
+
+/* Ranges of whole numbers of `from`, at multiples of their size, to such of `to`. */
+typedef struct copy_numbers {
+  ladei_number_format from, to;
+  uint32_t count;
+  uint32_t unit; /* bytes of `from` that a warp takes at once; a multiple of 16 */
+  uint64_t dst[COPY_NUMBERS_ENTRIES], src[COPY_NUMBERS_ENTRIES];
+  uint32_t bytes[COPY_NUMBERS_ENTRIES]; /* of `from`; below 2^32 - unit */
+} copy_numbers;
 
 #endif /* LADE_RUNTIME_CUDA_COPY_KERNEL_H */

@@ -4,6 +4,7 @@
  *
  *   pieces of one size, whose addresses are within 2^32 steps of a power of two: a table of ids, 8 bytes a piece
  *   otherwise:                                                                   a list, 14 bytes for each 16 KiB of a piece
+ *   numbers that are converted:                                                  a list of ranges, 20 bytes each
  *
  * The device copies the first launch's pieces while the next launch is made ready.
  *
@@ -36,7 +37,8 @@ static CUresult kernels_find(const cuda_api *api, cuda_copy_kernels *kernels) {
   } wanted[] = {{"lade_copy_list", &kernels->list},
                 {"lade_copy_short_list", &kernels->short_list},
                 {"lade_copy_table", &kernels->table},
-                {"lade_copy_short_table", &kernels->short_table}};
+                {"lade_copy_short_table", &kernels->short_table},
+                {"lade_copy_numbers", &kernels->numbers}};
   CUresult code = api->module_load_data(&kernels->module, copy_kernel_ptx);
   if (code != CUDA_SUCCESS) return code;
   for (size_t i = 0; i < sizeof wanted / sizeof wanted[0] && code == CUDA_SUCCESS; i++)
@@ -340,8 +342,44 @@ static lade_status copy_kernel_table(void *self, const ladei_copy_table *t, unsi
                           (void *)stream->handle);
 }
 
+/* ---- Numbers ----------------------------------------------------------------------------------------------------- */
+
+/* Adds a range, in parts that an entry holds; launches what is full. */
+static CUresult numbers_add(const copy_launcher *l, copy_numbers *list, const lade_copy_piece *piece) {
+  CUresult code = CUDA_SUCCESS;
+  const size_t most = (size_t)1 << 31; /* whole units, so that each part begins with a whole number */
+  for (size_t at = 0, part; at < piece->bytes && code == CUDA_SUCCESS; at += part) {
+    part = ladei_size_min(piece->bytes - at, most);
+    list->dst[list->count] = cuda_address(piece->dst) + at / list->from.bytes * list->to.bytes;
+    list->src[list->count] = cuda_address(piece->src) + at;
+    list->bytes[list->count++] = (uint32_t)part;
+    if (list->count < COPY_NUMBERS_ENTRIES) continue;
+    code = launch(l, l->kernels->numbers, list);
+    list->count = 0;
+  }
+  return code;
+}
+
+static lade_status copy_kernel_convert(void *self, const lade_copy_piece *pieces, size_t count, lade_dtype from,
+                                       lade_dtype to, unsigned blocks, const ladei_stream *stream) {
+  cuda_call call = {.runtime = self, .op = "copy_kernel_convert"};
+  const ladei_number_format *source = ladei_number_format_of(from), *target = ladei_number_format_of(to);
+  size_t bytes;
+  LADEI_TRY(ladei_ops_convert_check(pieces, count, from, to, blocks));
+  if (!pieces_check(&call, pieces, count, &bytes)) return call.status;
+  const cuda_copy_kernels *kernels = kernels_enter(&call, stream);
+  if (kernels == NULL) return call.status;
+  const copy_launcher l = {&call.runtime->api, kernels, stream->handle, blocks};
+  copy_numbers list = {.from = *source, .to = *target, .unit = unit_of(bytes)};
+  CUresult code = CUDA_SUCCESS;
+  for (size_t i = 0; i < count && code == CUDA_SUCCESS; i++) code = numbers_add(&l, &list, &pieces[i]);
+  if (code == CUDA_SUCCESS && list.count != 0) code = launch(&l, kernels->numbers, &list);
+  return ladei_cuda_leave(&call, code, "%zu pieces on stream %p", count, (void *)stream->handle);
+}
+
 void ladei_cuda_fill_copy_kernel_ops(lade_runtime_ops *ops) {
   ops->copy_kernel_load = copy_kernel_load;
   ops->copy_kernel = copy_kernel;
   ops->copy_kernel_table = copy_kernel_table;
+  ops->copy_kernel_convert = copy_kernel_convert;
 }

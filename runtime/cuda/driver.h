@@ -30,7 +30,7 @@
 /* copy_kernel_ops.c: the kernels of a device. */
 typedef struct cuda_copy_kernels {
   CUmodule module;
-  CUfunction list, short_list, table, short_table;
+  CUfunction list, short_list, table, short_table, numbers;
 } cuda_copy_kernels;
 
 typedef struct cuda_device {

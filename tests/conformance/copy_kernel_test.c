@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "lade/copy.h"
+#include "runtime/convert.h"
 #include "tests/conformance/conformance.h"
 #include "tests/support/random.h"
 
@@ -247,6 +248,88 @@ CONFORMANCE_TEST(CopyKernel, IsRefusedUntilItIsLoadedAndForNothing) {
     LADE_EXPECT_OK(OP(copy_kernel, &piece, 1, BLOCKS, &stream));
     LADE_EXPECT_OK(OP(stream_synchronize, &stream));
   }
+  LADE_ASSERT_OK(OP(device_free, 0, memory));
+  LADE_ASSERT_OK(OP(host_free, in));
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+}
+
+/* ---- Numbers ----------------------------------------------------------------------------------------------------- */
+
+static const lade_dtype number_types[] = {LADE_DTYPE_F32, LADE_DTYPE_F16, LADE_DTYPE_BF16, LADE_DTYPE_F8_E5M2,
+                                          LADE_DTYPE_F8_E4M3};
+enum { NUMBER_TYPES = sizeof number_types / sizeof number_types[0], NUMBER_RANGES = 450 };
+
+/* Ranges of any count of numbers with gaps, of random bits, between sides of SIDE bytes; compares all bytes of the destination. */
+static void numbers_compare(lade_runtime *runtime, support_random *random, lade_dtype from, lade_dtype to) {
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  char *in = conformance_pinned(runtime, SIDE), *out = conformance_pinned(runtime, SIDE), *expected = malloc(SIDE);
+  char *memory = conformance_device_memory(runtime, 0, SIDE);
+  lade_copy_piece list[NUMBER_RANGES];
+  const ladei_number_format *source = ladei_number_format_of(from), *target = ladei_number_format_of(to);
+  size_t count = 0, at = 0, to_at = 0;
+  support_pattern_fill(in, SIDE, (uint64_t)from, 0);
+  memset(expected, 0x5A, SIDE);
+  for (; count < NUMBER_RANGES; count++) {
+    size_t numbers = support_random_between(random, 1, count == 7 ? 40000 : 300);
+    at += source->bytes * support_random_below(random, 9);
+    to_at += target->bytes * support_random_below(random, 9);
+    if (at + numbers * source->bytes > SIDE || to_at + numbers * target->bytes > SIDE) break;
+    list[count] = (lade_copy_piece){memory + to_at, in + at, numbers * source->bytes};
+    ladei_convert(expected + to_at, in + at, numbers * source->bytes, source, target);
+    at += numbers * source->bytes;
+    to_at += numbers * target->bytes;
+  }
+  LADE_EXPECT(count > 200); /* more than a launch holds */
+  LADE_ASSERT_OK(OP(fill, memory, 0x5A, SIDE, &stream));
+  LADE_ASSERT_OK(OP(copy_kernel_convert, list, count, from, to, BLOCKS, &stream));
+  LADE_ASSERT_OK(OP(copy, LADEI_COPY_D2H, out, memory, SIDE, &stream));
+  LADE_ASSERT_OK(OP(stream_synchronize, &stream));
+  LADE_EXPECT(memcmp(out, expected, SIDE) == 0);
+  free(expected);
+  LADE_ASSERT_OK(OP(device_free, 0, memory));
+  LADE_ASSERT_OK(OP(host_free, in));
+  LADE_ASSERT_OK(OP(host_free, out));
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+}
+
+CONFORMANCE_TEST(CopyKernel, ConvertsNumbersAsTheHostDoes) {
+  NEEDS_KERNEL(0);
+  support_random random;
+  support_random_start(&random, support_seed(35));
+  for (size_t i = 0; i < NUMBER_TYPES * NUMBER_TYPES; i++) {
+    lade_dtype from = number_types[i / NUMBER_TYPES], to = number_types[i % NUMBER_TYPES];
+    if (from == to) continue;
+    lade_test_context("%s to %s", lade_dtype_name(from), lade_dtype_name(to));
+    numbers_compare(runtime, &random, from, to);
+    if (lade_test_has_failed()) return;
+  }
+}
+
+CONFORMANCE_TEST(CopyKernel, RefusesNumbersThatItCannotConvert) {
+  NEEDS_KERNEL(0);
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  char *in = conformance_pinned(runtime, 64), *memory = conformance_device_memory(runtime, 0, 64);
+  const lade_copy_piece good = {memory, in, 32};
+  const struct {
+    lade_copy_piece piece;
+    size_t count;
+    lade_dtype from, to;
+    unsigned blocks;
+  } bad[] = {{good, 0, LADE_DTYPE_F32, LADE_DTYPE_F16, 1},
+             {good, 1, LADE_DTYPE_F32, LADE_DTYPE_F16, 0},
+             {good, 1, LADE_DTYPE_F32, LADE_DTYPE_F32, 1},
+             {good, 1, LADE_DTYPE_I32, LADE_DTYPE_F32, 1},
+             {good, 1, LADE_DTYPE_F32, LADE_DTYPE_F64, 1},
+             {{memory, in + 2, 32}, 1, LADE_DTYPE_F32, LADE_DTYPE_F16, 1},
+             {{memory + 1, in, 32}, 1, LADE_DTYPE_F32, LADE_DTYPE_F16, 1},
+             {{memory, in, 30}, 1, LADE_DTYPE_F32, LADE_DTYPE_F16, 1},
+             {{memory, in, 0}, 1, LADE_DTYPE_F32, LADE_DTYPE_F16, 1}};
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    lade_test_context("case %zu", i);
+    LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, OP(copy_kernel_convert, &bad[i].piece, bad[i].count, bad[i].from,
+                                                     bad[i].to, bad[i].blocks, &stream));
+  }
+  LADE_ASSERT_OK(OP(stream_synchronize, &stream));
   LADE_ASSERT_OK(OP(device_free, 0, memory));
   LADE_ASSERT_OK(OP(host_free, in));
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));

@@ -200,7 +200,7 @@ CUresult loop_cuMemsetD8_v3020(CUdeviceptr dst, unsigned char value, size_t byte
  * device.
  */
 static const char *const copy_kernels[] = {"lade_copy_list", "lade_copy_short_list", "lade_copy_table",
-                                           "lade_copy_short_table"};
+                                           "lade_copy_short_table", "lade_copy_numbers"};
 enum { COPY_KERNELS = sizeof copy_kernels / sizeof copy_kernels[0] };
 
 CUresult loop_cuModuleLoadData_v2000(CUmodule *out, const void *image) {
@@ -269,6 +269,21 @@ static CUresult table_run(const copy_table_head *t, const uint32_t *dst_ids, con
   return loop_code(loop_ops()->copy_kernel(loop_self(), pieces, t->count, blocks, stream));
 }
 
+/* By copy_kernel_convert: the dtypes are told by their formats. */
+static CUresult numbers_run(const copy_numbers *list, unsigned blocks, const ladei_stream *stream) {
+  lade_copy_piece pieces[COPY_NUMBERS_ENTRIES];
+  lade_dtype from = LADE_DTYPE_BOOL, to = LADE_DTYPE_BOOL;
+  for (int i = 0; lade_dtype_name((lade_dtype)(i + 1)) != NULL; i++) {
+    const ladei_number_format *format = ladei_number_format_of((lade_dtype)(i + 1));
+    if (format == NULL) continue;
+    if (memcmp(format, &list->from, sizeof *format) == 0) from = (lade_dtype)(i + 1);
+    if (memcmp(format, &list->to, sizeof *format) == 0) to = (lade_dtype)(i + 1);
+  }
+  for (uint32_t i = 0; i < list->count; i++)
+    pieces[i] = (lade_copy_piece){loop_pointer(list->dst[i]), loop_pointer(list->src[i]), list->bytes[i]};
+  return loop_code(loop_ops()->copy_kernel_convert(loop_self(), pieces, list->count, from, to, blocks, stream));
+}
+
 CUresult loop_cuLaunchKernel_v4000(CUfunction function, unsigned blocks, unsigned blocks_y, unsigned blocks_z,
                                    unsigned threads, unsigned threads_y, unsigned threads_z, unsigned shared_bytes,
                                    CUstream handle, void **parameters, void **extra) {
@@ -290,6 +305,7 @@ CUresult loop_cuLaunchKernel_v4000(CUfunction function, unsigned blocks, unsigne
     return list_run(list->count, list->dst, list->dst_high, list->src, list->src_high, list->bytes, blocks, &stream);
   case 2: return list_run(few->count, few->dst, few->dst_high, few->src, few->src_high, few->bytes, blocks, &stream);
   case 3: return table_run(&table->table, table->dst_ids, table->src_ids, blocks, &stream);
+  case 5: return numbers_run(parameters[0], blocks, &stream);
   default: return table_run(&few_ids->table, few_ids->dst_ids, few_ids->src_ids, blocks, &stream);
   }
 }

@@ -108,6 +108,10 @@
     (SELF, pieces, count, blocks, stream), NONE, 0)                                                                    \
   X(copy_kernel_table, (void *self, const ladei_copy_table *table, unsigned blocks, const ladei_stream *stream),       \
     (SELF, table, blocks, stream), NONE, 0)                                                                            \
+  X(copy_kernel_convert,                                                                                               \
+    (void *self, const struct lade_copy_piece *pieces, size_t count, lade_dtype from, lade_dtype to, unsigned blocks,  \
+     const ladei_stream *stream),                                                                                      \
+    (SELF, pieces, count, from, to, blocks, stream), NONE, 0)                                                          \
   X(copy_peer,                                                                                                         \
     (void *self, void *dst, int dst_device, const void *src, int src_device, size_t bytes,                             \
      const ladei_stream *stream),                                                                                      \

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/size.h"
 #include "lade/copy.h"
+#include "runtime/convert.h"
 #include "runtime/soft/ops/enter.h"
 #include "runtime/soft/ops/ops.h"
 #include "runtime/soft/state/devices.h"
@@ -48,13 +49,25 @@ static lade_status kernel_enter(soft_runtime *rt, soft_op op, unsigned blocks, c
 /* ---- Lists ------------------------------------------------------------------------------------------------------- */
 
 typedef struct list {
+  const ladei_number_format *from, *to; /* NULL: bytes */
   size_t count;
   lade_copy_piece pieces[];
 } list;
 
 static void list_run(const void *arguments) {
   const list *l = arguments;
-  for (size_t i = 0; i < l->count; i++) memmove(l->pieces[i].dst, l->pieces[i].src, l->pieces[i].bytes);
+  for (size_t i = 0; i < l->count; i++) {
+    const lade_copy_piece *piece = &l->pieces[i];
+    if (l->from != NULL)
+      ladei_convert(piece->dst, piece->src, piece->bytes, l->from, l->to);
+    else
+      memmove(piece->dst, piece->src, piece->bytes);
+  }
+}
+
+/* Written for `bytes` that are read. */
+static size_t written_bytes(const list *l, size_t bytes) {
+  return l->from != NULL ? bytes / l->from->bytes * l->to->bytes : bytes;
 }
 
 /* Takes the arguments. */
@@ -65,7 +78,8 @@ static lade_status list_queue(soft_runtime *rt, soft_op op, list *arguments, con
   for (size_t i = 0; i < count && status == LADE_OK; i++) {
     const lade_copy_piece *piece = &arguments->pieces[i];
     ranges[2 * i] = (lade_soft_range){.address = piece->src, .bytes = piece->bytes, .access = LADE_SOFT_READ};
-    ranges[2 * i + 1] = (lade_soft_range){.address = piece->dst, .bytes = piece->bytes, .access = LADE_SOFT_WRITE};
+    ranges[2 * i + 1] = (lade_soft_range){
+        .address = piece->dst, .bytes = written_bytes(arguments, piece->bytes), .access = LADE_SOFT_WRITE};
   }
   if (status == LADE_OK)
     status = ladei_soft_kernel_queue(rt, op, stream, list_run, arguments,
@@ -80,11 +94,33 @@ static list *list_new(soft_op op, size_t count, lade_status *out_status) {
   bool good = count != 0 && count <= UINT32_MAX / 2;
   list *arguments = good ? malloc(sizeof *arguments + count * sizeof arguments->pieces[0]) : NULL;
   if (arguments != NULL)
-    arguments->count = count;
+    *arguments = (list){.count = count};
   else
     *out_status = good ? ladei_soft_no_memory_to_queue(op)
                        : ladei_soft_refuse(op, INVALID, "count", "1 to 2^31 - 1", "%zu", count);
   return arguments;
+}
+
+static lade_status pieces_queue(soft_runtime *rt, soft_op op, const lade_copy_piece *pieces, size_t count,
+                                const ladei_number_format *from, const ladei_number_format *to,
+                                const ladei_stream *stream) {
+  lade_status status = LADE_OK;
+  list *arguments = list_new(op, count, &status);
+  if (arguments == NULL) return status;
+  arguments->from = from;
+  arguments->to = to;
+  memcpy(arguments->pieces, pieces, count * sizeof *pieces);
+  return list_queue(rt, op, arguments, stream);
+}
+
+static lade_status pieces_check(soft_op op, const lade_copy_piece *pieces, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    if (pieces[i].dst == NULL || pieces[i].src == NULL)
+      return ladei_soft_refuse(op, INVALID, "memory", "an address", "NULL");
+    if (pieces[i].bytes == 0 || pieces[i].bytes >= LADEI_SIZE_LIMIT)
+      return ladei_soft_refuse(op, INVALID, "bytes", "1 to 2^60 - 1", "%zu", pieces[i].bytes);
+  }
+  return LADE_OK;
 }
 
 static lade_status copy_kernel(void *self, const lade_copy_piece *pieces, size_t count, unsigned blocks,
@@ -93,16 +129,18 @@ static lade_status copy_kernel(void *self, const lade_copy_piece *pieces, size_t
   const soft_op op = SOFT_OP_copy_kernel;
   lade_status status = kernel_enter(rt, op, blocks, stream);
   if (status != LADE_OK) return status;
-  for (size_t i = 0; i < count; i++) {
-    if (pieces[i].dst == NULL || pieces[i].src == NULL)
-      return ladei_soft_refuse(op, INVALID, "memory", "an address", "NULL");
-    if (pieces[i].bytes == 0 || pieces[i].bytes >= LADEI_SIZE_LIMIT)
-      return ladei_soft_refuse(op, INVALID, "bytes", "1 to 2^60 - 1", "%zu", pieces[i].bytes);
-  }
-  list *arguments = list_new(op, count, &status);
-  if (arguments == NULL) return status;
-  memcpy(arguments->pieces, pieces, count * sizeof *pieces);
-  return list_queue(rt, op, arguments, stream);
+  LADEI_TRY(pieces_check(op, pieces, count));
+  return pieces_queue(rt, op, pieces, count, NULL, NULL, stream);
+}
+
+static lade_status copy_kernel_convert(void *self, const lade_copy_piece *pieces, size_t count, lade_dtype from,
+                                       lade_dtype to, unsigned blocks, const ladei_stream *stream) {
+  soft_runtime *rt = soft_self(self);
+  const soft_op op = SOFT_OP_copy_kernel_convert;
+  LADEI_TRY(kernel_enter(rt, op, blocks, stream));
+  LADEI_TRY(ladei_ops_convert_check(pieces, count, from, to, blocks));
+  LADEI_TRY(pieces_check(op, pieces, count));
+  return pieces_queue(rt, op, pieces, count, ladei_number_format_of(from), ladei_number_format_of(to), stream);
 }
 
 /* ---- Tables ------------------------------------------------------------------------------------------------------ */
@@ -171,4 +209,5 @@ void ladei_soft_copy_kernel_ops(lade_runtime_ops *ops) {
   ops->copy_kernel_load = copy_kernel_load;
   ops->copy_kernel = copy_kernel;
   ops->copy_kernel_table = copy_kernel_table;
+  ops->copy_kernel_convert = copy_kernel_convert;
 }

@@ -409,6 +409,12 @@ static lade_status run_copy_kernel_table(cuda_fixture *f) {
   return OPS(f)->copy_kernel_table(SELF(f), &table, 1, &f->stream);
 }
 
+static lade_status run_copy_kernel_convert(cuda_fixture *f) {
+  const lade_copy_piece pieces[] = {{f->device, f->pinned, 4096},
+                                    {(char *)f->device + 8192, (char *)f->pinned + 8192, 4}};
+  return OPS(f)->copy_kernel_convert(SELF(f), pieces, 2, LADE_DTYPE_F32, LADE_DTYPE_BF16, 1, &f->stream);
+}
+
 static lade_status run_copy_peer(cuda_fixture *f) {
   return OPS(f)->copy_peer(SELF(f), f->device, 0, (char *)f->device + 4096, 0, 4096, &f->stream);
 }
@@ -701,6 +707,7 @@ static const cuda_case cases[] = {
     {.op = "copy_kernel", .variant = "list", .prepare = prepare_copy_kernel, .run = run_copy_kernel},
     {.op = "copy_kernel", .variant = "ids", .prepare = prepare_copy_kernel, .run = run_copy_kernel_ids},
     {.op = "copy_kernel_table", .variant = "", .prepare = prepare_copy_kernel, .run = run_copy_kernel_table},
+    {.op = "copy_kernel_convert", .variant = "", .prepare = prepare_copy_kernel, .run = run_copy_kernel_convert},
     {.op = "copy_peer", .variant = "", .run = run_copy_peer},
     {.op = "copy_2d", .variant = "", .run = run_copy_2d},
     {.op = "fill", .variant = "", .run = run_fill},

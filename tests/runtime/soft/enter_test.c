@@ -185,7 +185,8 @@ static const size_t batch_bytes[1] = {BYTES};
   X(graph_node_dependencies, s->node, NULL, 0, &(size_t){0})                                                           \
   X(copy_kernel_load, 0)                                                                                               \
   X(copy_kernel, &s->piece, 1, 1, &s->stream)                                                                          \
-  X(copy_kernel_table, &s->table, 1, &s->stream)
+  X(copy_kernel_table, &s->table, 1, &s->stream)                                                                       \
+  X(copy_kernel_convert, &s->piece, 1, LADE_DTYPE_F32, LADE_DTYPE_BF16, 1, &s->stream)
 
 #define CALL_FUNCTION(op, ...)                                                                                         \
   static lade_status call_##op(stage *s) { return s->f.ops->op(s->f.self, ##__VA_ARGS__); }
