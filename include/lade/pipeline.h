@@ -40,6 +40,7 @@
 #define LADE_PIPELINE_H
 
 #include "lade/device.h"
+#include "lade/dtype.h"
 #include "lade/pinned.h"
 #include "lade/runtime.h"
 
@@ -277,6 +278,14 @@ typedef struct lade_transfer {
    * lade_pipeline_submit()), as one without on_complete. 0: it runs on threads of the pipeline alone. */
   int32_t on_complete_in_calls;
   int32_t reserved; /**< 0. */
+  /** Experimental: to the device, types of two of the numbers LADE_DTYPE_F32, _F16, _BF16, _F8_E5M2 and _F8_E4M3: those of the source are
+   * converted to those of the destination on the way, as torch's `.to()` does on the CPU (nearest, ties to even; a number that is too large
+   * becomes infinity, in F8_E4M3 NaN). `bytes`, of pieces as well, are those of the source, of whole numbers; on the device are as many numbers,
+   * at multiples of their size. The kernel of lade_copy_prepare() does it, which must have been called for the device: it reads the
+   * staging block over the link, so no device memory is taken beside. Not with endpoints of devices, nor from a pool of pageable
+   * memory. Both 0: bytes, as they are. */
+  int32_t host_dtype;
+  int32_t device_dtype; /**< See host_dtype. */
 } lade_transfer;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */

@@ -19,6 +19,8 @@
 #include "pipeline/api/ticket.h"
 #include "pipeline/endpoints/files.h"
 #include "pipeline/endpoints/request.h"
+#include "runtime/convert.h"
+#include "runtime/copies/copies.h"
 
 /* --- checking what comes from the caller -------------------------------------------------------------------------- */
 
@@ -70,6 +72,26 @@ static lade_status checksum_check(const lade_pipeline *pipeline, const lade_tran
   return checksum_bytes_check(pipeline, request);
 }
 
+static bool dtype_converts(int32_t dtype) { return ladei_number_format_of((lade_dtype)dtype) != NULL; }
+
+static lade_status conversion_check(const lade_pipeline *pipeline, const lade_transfer *request) {
+  static const char expected[] = "LADE_DTYPE_F32, _F16, _BF16, _F8_E5M2 or _F8_E4M3";
+  const int32_t from = request->host_dtype, to = request->device_dtype;
+  if (from == 0 && to == 0) return LADE_OK;
+  if (!dtype_converts(from)) return ladei_error_argument(call, "transfer.host_dtype", expected, "%d", from);
+  if (!dtype_converts(to)) return ladei_error_argument(call, "transfer.device_dtype", expected, "%d", to);
+  if (from == to)
+    return ladei_error_argument(call, "transfer.device_dtype", "another than transfer.host_dtype, or both 0", "%d", to);
+  if (request->direction != LADE_TO_DEVICE)
+    return ladei_error_argument(call, "transfer.direction", "LADE_TO_DEVICE (1) beside transfer.host_dtype", "%d",
+                                request->direction);
+  if (ladei_copy_kernel_ready(pipeline->runtime, &pipeline->sides[0].copy_streams[0].stream)) return LADE_OK;
+  return ladei_error(LADE_ERR_UNSUPPORTED, 0,
+                     "%s: transfer.host_dtype is %d; expected 0 without the kernel that converts, which device %d has "
+                     "not loaded: lade_copy_prepare()",
+                     call, from, pipeline->options.device);
+}
+
 static lade_status request_check(const lade_pipeline *pipeline, const lade_transfer *request) {
   if (request->direction != LADE_TO_DEVICE && request->direction != LADE_TO_HOST) {
     return ladei_error_argument(call, "transfer.direction", "LADE_TO_DEVICE (1) or LADE_TO_HOST (2)", "%d",
@@ -81,8 +103,9 @@ static lade_status request_check(const lade_pipeline *pipeline, const lade_trans
     return ladei_error_argument(call, "transfer.on_complete_in_calls", "0 or 1", "%d", request->on_complete_in_calls);
   if (request->priority < LADE_PRIORITY_BACKGROUND || request->priority > LADE_PRIORITY_URGENT)
     return ladei_error_argument(call, "transfer.priority", "-1, 0 or 1", "%d", request->priority);
-  lade_status status = checksum_check(pipeline, request);
-  return status == LADE_OK ? destination_check(request) : status;
+  LADEI_TRY(checksum_check(pipeline, request));
+  LADEI_TRY(conversion_check(pipeline, request));
+  return destination_check(request);
 }
 
 /* --- a place among max_transfers ---------------------------------------------------------------------------------- */
@@ -190,18 +213,20 @@ static unsigned fair_queue_of(uint64_t submitter) {
 }
 _Static_assert(LADEI_PIPE_FAIR_QUEUES == 32, "flow_of makes numbers of four bits for each half");
 
-/* Chunks of whole units. O_DIRECT's, if any, are as good; a first chunk that ends at one of its blocks is not. */
-static void checksum_fill(const lade_transfer *request, lade_ticket *ticket) {
+/* Chunks of whole units: sums, or numbers. O_DIRECT's, if any, are as good; a first chunk that ends at one of its blocks is not, unless it
+ * has whole numbers. */
+static void units_fill(const lade_transfer *request, lade_ticket *ticket) {
   ladei_pipe_core_transfer *transfer = &ticket->transfer;
+  const size_t unit = ladei_size_max((size_t)request->checksum_bytes, ticket->pieces.host_unit);
   ticket->checksum = request->checksum;
   ticket->checksum_bytes = request->checksum_bytes;
   ticket->checksums = request->checksums;
-  if (request->checksum == LADE_CHECKSUM_NONE) return;
-  if (transfer->lead_bytes != 0) {
+  if (unit == 1) return;
+  if (transfer->lead_bytes % unit != 0) {
     ladei_pipe_storage_file_set_buffered(ticket->pieces.list[0].file);
     transfer->lead_bytes = 0;
   }
-  transfer->unit_bytes = ladei_size_max(transfer->unit_bytes, (size_t)request->checksum_bytes);
+  transfer->unit_bytes = ladei_size_max(transfer->unit_bytes, unit);
   transfer->chunk_bytes = ladei_size_max(transfer->chunk_bytes, transfer->unit_bytes);
 }
 
@@ -219,7 +244,7 @@ static void transfer_fill(ladei_pipe_request *submission, lade_ticket *ticket) {
   transfer->no_host = transfer->unstaged && request->checksum == LADE_CHECKSUM_NONE;
   transfer->chunk_bytes = chunk_for(pipeline, &ticket->pieces, transfer->unstaged);
   transfer->ordered = ticket->pieces.ordered;
-  transfer->joins = ticket->pieces.direct == 0;
+  transfer->joins = ticket->pieces.direct == 0 && ticket->pieces.host_dtype == 0;
   transfer->adapts = pipeline->chunk_adapts && !transfer->ordered;
   transfer->calls = ticket->pieces.calls;
   transfer->level = (unsigned)(LADEI_PIPE_PRIORITY_NORMAL + request->priority);
@@ -230,7 +255,8 @@ static void transfer_fill(ladei_pipe_request *submission, lade_ticket *ticket) {
 static lade_status destination_make(const lade_transfer *request, lade_ticket *ticket, void **out) {
   *out = NULL;
   if (request->allocator == NULL) return LADE_OK;
-  lade_status status = lade_device_alloc(request->allocator, (size_t)ticket->pieces.bytes, request->stream, out);
+  lade_status status = lade_device_alloc(
+      request->allocator, (size_t)ladei_pipe_device_bytes(&ticket->pieces, ticket->pieces.bytes), request->stream, out);
   if (status == LADE_OK) ladei_pipe_pieces_place(&ticket->pieces, *out);
   return status == LADE_OK ? LADE_OK : ladei_error_prefix(status, "submit: allocating the destination: ");
 }
@@ -245,7 +271,7 @@ static lade_status ticket_create(lade_pipeline *pipeline, const lade_transfer *r
   transfer_fill(&submission, ticket);
   status = ladei_pipe_files_open(pipeline, ticket, request);
   if (status != LADE_OK) goto fail_pieces;
-  checksum_fill(request, ticket);
+  units_fill(request, ticket);
   status = destination_make(request, ticket, &destination);
   if (status != LADE_OK) goto fail_files;
   status = dependency_record(pipeline, request, ticket);

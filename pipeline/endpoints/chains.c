@@ -26,8 +26,6 @@ static unsigned chain_of(const ladei_pipe_chains *chains, unsigned opened, const
   return opened;
 }
 
-static const char *extent_device(const ladei_pipe_extent *extent) { return extent->piece->device + extent->offset; }
-
 /* Read by pread, or out of memory: so at any place of the block. */
 static bool extent_sorts(const ladei_pipe_extent *extent) {
   const ladei_pipe_storage_file *file = extent->piece->file;
@@ -37,10 +35,9 @@ static bool extent_sorts(const ladei_pipe_extent *extent) {
 
 /* One more of the chunk; false: there are too many chains. */
 static bool chains_add(ladei_pipe_chains *chains, const ladei_pipe_extent *extent) {
-  unsigned at = chain_of(chains, chains->count, extent_device(extent));
+  unsigned at = chain_of(chains, chains->count, extent->device);
   if (at == LADEI_PIPE_CHAINS_MOST) return false;
-  if (at == chains->count)
-    chains->list[chains->count++] = (ladei_pipe_chain){.device = extent->piece->device + extent->offset};
+  if (at == chains->count) chains->list[chains->count++] = (ladei_pipe_chain){.device = extent->device};
   chains->list[at].taken += extent->bytes;
   chains->last = at;
   return true;
@@ -64,7 +61,7 @@ bool ladei_pipe_chains_find(const ladei_pipe_slot *slot, ladei_pipe_chains *out)
   const ladei_pipe_pieces *pieces = &ticket->pieces;
   size_t extents = 0;
   if (slot->ring->direction != LADE_TO_DEVICE || pieces->count < 2 * EXTENTS_LEAST || pieces->calls || ticket->cufile ||
-      ticket->checksum != LADE_CHECKSUM_NONE)
+      ticket->checksum != LADE_CHECKSUM_NONE || pieces->host_dtype != 0)
     return false;
   out->count = out->last = out->opened = 0;
   for (ladei_pipe_extent extent = {0}; ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &extent); extents++)
@@ -75,11 +72,11 @@ bool ladei_pipe_chains_find(const ladei_pipe_slot *slot, ladei_pipe_chains *out)
 }
 
 size_t ladei_pipe_chains_take(ladei_pipe_chains *chains, const ladei_pipe_extent *extent) {
-  unsigned at = chain_of(chains, chains->opened, extent_device(extent));
+  unsigned at = chain_of(chains, chains->opened, extent->device);
   if (at == chains->opened) chains->opened++;
   ladei_pipe_chain *chain = &chains->list[at];
   size_t place = chain->at + chain->taken;
-  assert(at < chains->count && chain->device + chain->taken == extent_device(extent) && "C1");
+  assert(at < chains->count && chain->device + chain->taken == extent->device && "C1");
   chain->taken += extent->bytes;
   chains->last = at;
   return place;

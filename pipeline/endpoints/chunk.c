@@ -80,8 +80,8 @@ static lade_status chunk_move_cufile(const lade_pipeline *pipeline, const ladei_
   lade_status status = runtime->ops->current_device_set(runtime->self, pipeline->options.device);
   for (ladei_pipe_extent extent = {0};
        status == LADE_OK && ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &extent);) {
-    status = ladei_pipe_cufile_move(extent.piece->file, extent.piece->host.offset + extent.offset,
-                                    extent.piece->device + extent.offset, extent.bytes);
+    status = ladei_pipe_cufile_move(extent.piece->file, extent.piece->host.offset + extent.offset, extent.device,
+                                    extent.bytes);
   }
   return status;
 }

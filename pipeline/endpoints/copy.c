@@ -10,6 +10,9 @@
  *
  * Extents that are adjacent on the device but not in the chunk are sorted into the block: chains.h.
  *
+ * Numbers that are converted go by the kernel alone, which reads the block over the link and writes the other type: no device memory
+ * and no copy beside. To it neither registrations nor allocations have ends (I2, I3).
+ *
  * I1  Runs are submitted in the order of the block; a failure says whether some were.
  * I2  The host side of a run lies in one pinned range: Note [Copies end with registrations] in runtime/ops.h. A pool's
  *     block has ends at each multiple of pipeline->register_chunk_bytes, a direct piece where kind_memory.c found them.
@@ -82,7 +85,22 @@ static lade_status runs_by_kernel(ladei_pipe_copies *copies) {
   return status;
 }
 
+static lade_status runs_convert(ladei_pipe_copies *copies) {
+  lade_copy_piece pieces[LADEI_PIPE_RUNS_MOST];
+  for (size_t i = 0; i < copies->count; i++)
+    pieces[i] = (lade_copy_piece){copies->dsts[i], copies->srcs[i], copies->sizes[i]};
+  if (copies->count == 0) return LADE_OK;
+  lade_status status =
+      ladei_copy_convert(copies->pipeline->runtime, pieces, copies->count, (lade_dtype)copies->pieces->host_dtype,
+                         (lade_dtype)copies->pieces->device_dtype, copies->stream);
+  copies->order->partial = copies->order->partial || status != LADE_ERR_UNSUPPORTED;
+  copies->order->copies += status == LADE_OK ? 1 : 0;
+  copies->count = 0;
+  return status;
+}
+
 lade_status ladei_pipe_copies_submit(ladei_pipe_copies *copies) {
+  if (copies->pieces->host_dtype != 0) return runs_convert(copies);
   clock_begin(copies);
   lade_status status = runs_by_kernel(copies);
   if (status == LADE_ERR_UNSUPPORTED && copies->count > 1) status = runs_batch(copies);
@@ -99,10 +117,15 @@ static lade_status room_make(ladei_pipe_copies *copies) {
   return copies->order->slot->joined != NULL ? LADE_ERR_UNSUPPORTED : ladei_pipe_copies_submit(copies);
 }
 
+/* Where the run ends at its destination. */
+static char *run_end(const ladei_pipe_copies *copies, size_t run) {
+  return (char *)copies->dsts[run] + ladei_pipe_device_bytes(copies->pieces, copies->sizes[run]);
+}
+
 static lade_status run_add(ladei_pipe_copies *copies, char *dst, const char *src, size_t bytes) {
   size_t last = copies->count - 1;
   copies->bytes += bytes;
-  if (copies->count > 0 && !copies->sealed && (char *)copies->dsts[last] + copies->sizes[last] == dst &&
+  if (copies->count > 0 && !copies->sealed && run_end(copies, last) == dst &&
       (const char *)copies->srcs[last] + copies->sizes[last] == src) {
     copies->sizes[last] += bytes;
     return LADE_OK;
@@ -124,6 +147,11 @@ static uint64_t reach_from(uint64_t offset, uint64_t first, uint64_t next) {
 static lade_status host_copy(ladei_pipe_copies *copies, char *device, char *host, size_t bytes, uint64_t reach,
                              uint64_t next) {
   lade_status status = LADE_OK;
+  if (copies->pieces->host_dtype != 0) {
+    status = run_add(copies, device, host, bytes);
+    copies->sealed = false;
+    return status;
+  }
   for (size_t done = 0, length; status == LADE_OK && done < bytes; done += length) {
     length = (size_t)ladei_size_min(bytes - done, reach);
     status = copies->to_device ? run_add(copies, device + done, host + done, length)
@@ -151,9 +179,9 @@ static void allocation_find(ladei_pipe_copies *copies, const char *device, size_
 
 /* A piece begins where the last run ends on the device: it has its own run if an allocation begins there (I3). */
 static void piece_begin(ladei_pipe_copies *copies, const ladei_pipe_extent *extent) {
-  const char *device = extent->piece->device + extent->offset;
+  const char *device = extent->device;
   size_t last = copies->count - 1;
-  if (extent->offset > 0 || copies->count == 0 || copies->sealed) return;
+  if (extent->offset > 0 || copies->count == 0 || copies->sealed || copies->pieces->host_dtype != 0) return;
   const char *end = (const char *)(copies->to_device ? copies->dsts[last] : copies->srcs[last]) + copies->sizes[last];
   if (end != device) return;
   allocation_find(copies, device, extent->bytes);
@@ -166,8 +194,8 @@ lade_status ladei_pipe_copies_add_pinned(ladei_pipe_copies *copies, const ladei_
   piece_begin(copies, extent);
   copies->sealed = copies->sealed || !copies->direct;
   copies->direct = true;
-  lade_status status = host_copy(copies, piece->device + extent->offset, (char *)piece->host.memory + extent->offset,
-                                 extent->bytes, reach, piece->next_reach);
+  lade_status status = host_copy(copies, extent->device, (char *)piece->host.memory + extent->offset, extent->bytes,
+                                 reach, piece->next_reach);
   copies->sealed = copies->sealed || piece->next_reach != 0; /* its last range may end with it */
   return status;
 }
@@ -185,7 +213,7 @@ static lade_status block_copy(ladei_pipe_copies *copies, char *device, size_t at
 
 static lade_status staged_copy(ladei_pipe_copies *copies, const ladei_pipe_extent *extent) {
   piece_begin(copies, extent);
-  return block_copy(copies, extent->piece->device + extent->offset, extent->at, extent->bytes);
+  return block_copy(copies, extent->device, extent->at, extent->bytes);
 }
 
 static lade_status extent_copy(ladei_pipe_copies *copies, const ladei_pipe_extent *extent) {
@@ -245,6 +273,7 @@ lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *ord
   ladei_pipe_copies copies;
   copies.pipeline = pipeline;
   copies.order = order;
+  copies.pieces = &ladei_pipe_ticket_of(order->transfer)->pieces;
   copies.stream = &ladei_pipe_stream_of(pipeline, order->slot->copy_stream)->stream;
   copies.to_device = order->ring->direction == LADE_TO_DEVICE;
   copies.begun = copies.timed = false;

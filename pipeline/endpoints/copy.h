@@ -13,6 +13,8 @@ enum { LADEI_PIPE_RUNS_MOST = 512 };
 struct ladei_pipe_copies {
   lade_pipeline *pipeline;
   ladei_pipe_order *order;
+  const ladei_pipe_pieces
+      *pieces; /* of the order's transfer, which says whether numbers are converted: joined ones convert none */
   const ladei_pipe_slot *slot; /* whose runs are added */
   const ladei_stream *stream;
   bool to_device;

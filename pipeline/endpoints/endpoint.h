@@ -24,6 +24,7 @@ typedef struct ladei_pipe_request {
   uint64_t index;                    /* of the piece that is looked at, in transfer->pieces */
   void *place;                       /* on the device, of the piece before, if that has no bytes; NULL: not given */
   uint64_t least_direct;             /* shorter pieces are staged */
+  uint32_t number_bytes;             /* of numbers that are converted; else 1 */
   uint64_t pinned_begin, pinned_end; /* the pinned range found last: pieces often lie in the same */
 } ladei_pipe_request;
 

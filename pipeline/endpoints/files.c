@@ -125,7 +125,7 @@ static void chunks_suit(lade_ticket *ticket) {
  * the stream's order: the write begins when the event after that work has passed.
  */
 static bool cufile_suits(const lade_ticket *ticket, const lade_transfer *request) {
-  bool suits = ticket->pieces.count > 0 && request->checksum == LADE_CHECKSUM_NONE;
+  bool suits = ticket->pieces.count > 0 && request->checksum == LADE_CHECKSUM_NONE && ticket->pieces.host_dtype == 0;
   for (size_t i = 0; i < ticket->pieces.count && suits; i++) {
     const ladei_pipe_storage_file *file = ticket->pieces.list[i].file;
     suits = file != NULL && file->cufile_handle != NULL;

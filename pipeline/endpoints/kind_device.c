@@ -16,6 +16,10 @@ static lade_status device_check(const ladei_pipe_request *request, const lade_en
     return ladei_error_argument("lade_pipeline_submit", ladei_pipe_field_of(request, "host.fd").name, expected, "%d",
                                 host->fd);
   }
+  if (request->transfer->host_dtype != 0)
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0,
+                       "lade_pipeline_submit: transfer.host_dtype is %d; expected 0 with memory of a device",
+                       request->transfer->host_dtype);
   return request->transfer->checksum == LADE_CHECKSUM_NONE
              ? LADE_OK
              : ladei_error(LADE_ERR_UNSUPPORTED, 0,
@@ -34,7 +38,7 @@ static lade_status device_copy(ladei_pipe_copies *copies, const ladei_pipe_exten
   const lade_runtime *runtime = copies->pipeline->runtime;
   int own = copies->pipeline->options.device;
   int other = extent->piece->host.fd;
-  char *here = extent->piece->device + extent->offset;
+  char *here = extent->device;
   char *there = (char *)extent->piece->host.memory + extent->offset;
   lade_status status = ladei_pipe_copies_submit(copies);
   if (status != LADE_OK) return status;

@@ -4,7 +4,7 @@
  *
  *   |--- first_reach ---|--- next_reach ---|--- next_reach ---|-- rest --|      registrations side by side
  *
- * I1  A piece is direct only if all of its bytes are pinned. A sink is not if sums are compared: bytes that do not
+ * I1  A piece is direct only if all of its bytes are pinned, and numbers that are converted lie at multiples of their size. A sink is not if sums are compared: bytes that do not
  *     match must not get there.
  * I2  Pinned ranges after the first have one length, as those of a pool with register_chunk_bytes do; except the last,
  *     which may have any length that holds the rest, if it is no longer. Other pieces are staged.
@@ -45,6 +45,7 @@ static bool memory_is_direct(ladei_pipe_request *request, ladei_pipe_piece *piec
       request->transfer->direction == LADE_TO_HOST && request->transfer->checksum == LADE_CHECKSUM_VERIFY;
   if (is_compared || piece->bytes < request->least_direct) return false;
   uint64_t begin = (uint64_t)(uintptr_t)piece->host.memory;
+  if (begin % request->number_bytes != 0) return false;
   if (!range_find(request, begin)) return false;
   piece->first_reach = request->pinned_end - begin;
   piece->next_reach = 0;

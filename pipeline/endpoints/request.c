@@ -31,6 +31,23 @@ static lade_status bytes_check(const ladei_pipe_request *request, uint64_t befor
                               (unsigned long long)bytes);
 }
 
+/* Whole numbers. Places that follow from others are multiples of their size, too. */
+static lade_status numbers_check(const ladei_pipe_request *request, const ladei_pipe_pieces *pieces, uint64_t bytes,
+                                 const void *device) {
+  char expected[64];
+  uint32_t unit = pieces->host_unit;
+  if (bytes % unit != 0) {
+    (void)snprintf(expected, sizeof expected, "a multiple of %u with transfer.host_dtype %d", unit, pieces->host_dtype);
+    return ladei_error_argument(call, ladei_pipe_field_of(request, "bytes").name, expected, "%llu",
+                                (unsigned long long)bytes);
+  }
+  unit = pieces->device_unit;
+  if ((uintptr_t)device % unit == 0) return LADE_OK;
+  (void)snprintf(expected, sizeof expected, "a multiple of %u with transfer.device_dtype %d", unit,
+                 pieces->device_dtype);
+  return ladei_error_argument(call, ladei_pipe_field_of(request, "device_memory").name, expected, "%p", device);
+}
+
 static lade_status endpoint_check(const ladei_pipe_request *request, const lade_endpoint *host, uint64_t before,
                                   uint64_t bytes) {
   const ladei_pipe_endpoint_kind *kind = ladei_pipe_endpoint_kind_of(host->kind);
@@ -48,8 +65,8 @@ static lade_status endpoint_check(const ladei_pipe_request *request, const lade_
  * has a place all the same, that of the next one if it has none of its own. */
 static lade_status piece_add(ladei_pipe_request *request, ladei_pipe_pieces *pieces, const lade_endpoint *host,
                              void *device, uint64_t bytes) {
-  lade_status status = endpoint_check(request, host, pieces->bytes, bytes);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(endpoint_check(request, host, pieces->bytes, bytes));
+  LADEI_TRY(numbers_check(request, pieces, bytes, device));
   const ladei_pipe_endpoint_kind *kind = ladei_pipe_endpoint_kind_of(host->kind);
   if (device == NULL) device = request->place;
   request->place = bytes == 0 ? device : NULL;
@@ -109,6 +126,12 @@ static lade_status list_read(ladei_pipe_request *request, ladei_pipe_pieces *pie
 }
 
 static lade_status device_check(const lade_transfer *transfer, const ladei_pipe_pieces *pieces) {
+  if ((uintptr_t)transfer->device_memory % pieces->device_unit != 0) {
+    char expected[64];
+    (void)snprintf(expected, sizeof expected, "a multiple of %u with transfer.device_dtype %d", pieces->device_unit,
+                   pieces->device_dtype);
+    return ladei_error_argument(call, "transfer.device_memory", expected, "%p", transfer->device_memory);
+  }
   bool given = transfer->device_memory != NULL || (pieces->count > 0 && pieces->list[0].device != NULL);
   return given || transfer->allocator != NULL || pieces->bytes == 0 ? LADE_OK
                                                                     : ladei_error_null(call, "transfer.device_memory");
@@ -118,13 +141,18 @@ lade_status ladei_pipe_request_read(ladei_pipe_request *request, ladei_pipe_piec
   const lade_transfer *transfer = request->transfer;
   out->list = &out->one;
   out->empty = &out->one + 1;
+  out->host_dtype = transfer->host_dtype;
+  out->device_dtype = transfer->device_dtype;
+  out->host_unit = out->device_unit = 1;
+  if (transfer->host_dtype != 0) {
+    out->host_unit = lade_dtype_bits((lade_dtype)transfer->host_dtype) / 8;
+    out->device_unit = lade_dtype_bits((lade_dtype)transfer->device_dtype) / 8;
+  }
   lade_status status = transfer->piece_count > 0 ? list_read(request, out)
                                                  : piece_add(request, out, &transfer->host, NULL, transfer->bytes);
   if (status == LADE_OK) status = device_check(transfer, out);
-  if (status != LADE_OK)
-    ladei_pipe_pieces_free(out);
-  else if (transfer->allocator == NULL)
-    ladei_pipe_pieces_place(out, transfer->device_memory);
+  if (status == LADE_OK && transfer->allocator == NULL) ladei_pipe_pieces_place(out, transfer->device_memory);
+  if (status != LADE_OK) ladei_pipe_pieces_free(out);
   return status;
 }
 
@@ -140,6 +168,7 @@ static uint64_t least_direct(const lade_pipeline *pipeline, const ladei_pipe_pie
 bool ladei_pipe_request_find_direct(ladei_pipe_request *request, ladei_pipe_pieces *pieces) {
   size_t found = 0;
   request->least_direct = least_direct(request->pipeline, pieces);
+  request->number_bytes = pieces->host_unit;
   for (size_t i = 0; i < pieces->count; i++) {
     ladei_pipe_piece *piece = &pieces->list[i];
     piece->direct = piece->kind->is_direct != NULL && piece->kind->is_direct(request, piece);

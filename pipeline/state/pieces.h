@@ -34,9 +34,11 @@ typedef struct ladei_pipe_pieces {
   ladei_pipe_piece *empty; /* without bytes, yet opened, or created; after the list */
   size_t empty_count;
   uint64_t bytes;
-  size_t direct; /* of the list, those that are copied from where they are, or to there */
-  bool calls;    /* one of them is moved by a function of the program, ... */
-  bool ordered;  /* ... one that is called in order, a call at a time */
+  size_t direct;                    /* of the list, those that are copied from where they are, or to there */
+  int32_t host_dtype, device_dtype; /* lade_dtype of numbers that the copies convert; 0: bytes, copied as they are */
+  uint32_t host_unit, device_unit;  /* bytes of a number at each end; of bytes 1 */
+  bool calls;                       /* one of them is moved by a function of the program, ... */
+  bool ordered;                     /* ... one that is called in order, a call at a time */
   ladei_pipe_piece one;
 } ladei_pipe_pieces;
 
@@ -44,9 +46,15 @@ typedef struct ladei_pipe_pieces {
 typedef struct ladei_pipe_extent {
   const ladei_pipe_piece *piece;
   uint64_t offset; /* in the piece */
+  char *device;    /* of its first byte */
   size_t at;       /* in the chunk */
   size_t bytes;
 } ladei_pipe_extent;
+
+/* Size on the device of `bytes` of the host. All other sizes and offsets of a transfer are the host's. */
+static inline uint64_t ladei_pipe_device_bytes(const ladei_pipe_pieces *pieces, uint64_t bytes) {
+  return bytes / pieces->host_unit * pieces->device_unit;
+}
 
 void ladei_pipe_pieces_free(ladei_pipe_pieces *pieces);
 

@@ -69,6 +69,7 @@ static const support_option wrong[] = {
     SUPPORT_OPTION(crossed, transfer.checksum, 3),
     SUPPORT_OPTION(crossed, transfer.on_complete_in_calls, 2),
     SUPPORT_OPTION(crossed, transfer.bytes, (uint64_t)1 << 60, UINT64_MAX),
+    SUPPORT_OPTION(crossed, transfer.host_dtype, 1, 21, (uint64_t)-1),
 };
 
 /* What all combinations share. */
