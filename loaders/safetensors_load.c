@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
+#include "lade/copy.h"
 #include "loaders/group_load.h"
 #include "loaders/group_plan.h"
 #include "loaders/tensor_load.h"
@@ -100,9 +101,22 @@ static void load_free(lade_tensor_load *load) {
   free(load);
 }
 
+/* The kernel that converts, on the devices of targets, if any tensor needs it. */
+static lade_status conversion_prepare(const lade_tensor_load *load) {
+  lade_status status = LADE_OK;
+  bool converts = false;
+  for (size_t i = 0; i < load->piece_count; i++) converts = converts || load->pieces[i].dtype != 0;
+  for (size_t i = 0; i < load->target_count && converts && status == LADE_OK; i++) {
+    const lade_pipeline *pipeline = load->targets[i].pipeline;
+    status = lade_copy_prepare(pipeline->runtime, pipeline->options.device);
+  }
+  return status == LADE_OK ? LADE_OK : ladei_error_prefix(status, "%s: options.dtypes: ", call);
+}
+
 static lade_status load_build(lade_tensor_load *load, const lade_load_options *options) {
   lade_status status = ladei_loader_load_list(load, options);
   if (status == LADE_OK && options->target_of == NULL) targets_spread(load);
+  if (status == LADE_OK) status = conversion_prepare(load);
   if (status == LADE_OK && load_chooses(load, options)) status = ladei_loader_load_choose(load);
   if (status == LADE_OK) status = ladei_loader_load_alloc(load, options);
   return status == LADE_OK ? transfers_submit(load) : status;
@@ -132,6 +146,10 @@ static lade_status arguments_check(const lade_safetensors *file, const lade_load
     return ladei_error_argument(call, "options.rule_of", "NULL beside options.rules", "a callback");
   if (options->group != NULL && options->memory != NULL)
     return ladei_error_argument(call, "options.memory", "NULL with a group", "%p", (const void *)options->memory);
+  if (options->group != NULL && options->parts != NULL)
+    return ladei_error_argument(call, "options.parts", "NULL with a group", "%p", (const void *)options->parts);
+  if (options->group != NULL && options->dtypes != NULL)
+    return ladei_error_argument(call, "options.dtypes", "NULL with a group", "%p", (const void *)options->dtypes);
   if (options->group != NULL && target_count != 1)
     return ladei_error_argument(call, "target_count", "1, with a group", "%llu", (unsigned long long)target_count);
   return LADE_OK;
@@ -226,8 +244,14 @@ lade_status lade_tensor_load_slice(const lade_tensor_load *load, uint64_t index,
   const ladei_loader_piece *p = NULL;
   LADEI_TRY(piece_get("lade_tensor_load_slice", load, index, &p));
   const ladei_loader_entry *entry = load->file->tensors[p->tensor].entry;
-  lade_load_slice own = {.struct_size = sizeof own, .bytes = p->bytes};
+  lade_load_slice own = {.struct_size = sizeof own, .bytes = ladei_loader_piece_memory_bytes(load, p)};
   own.end = entry->rank > 0 ? entry->shape[0] : 1;
+  if (p->part.end != 0) {
+    own.spread = LADE_SPREAD_SLICE;
+    own.dim = p->part.dim;
+    own.begin = p->part.begin;
+    own.end = p->part.end;
+  }
   if (load->plan != NULL) {
     const ladei_loader_cut *cut = &load->plan->cuts[index];
     own.spread = cut->spread;

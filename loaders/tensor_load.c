@@ -6,6 +6,9 @@
  *   memory    | a         | b    | c |..| d           |      d had to be aligned
  *   transfers   a           b + c, d                         the first one is small, the next ones larger
  *
+ * Of a part of a tensor each row is a range, unless the part has whole ones. Numbers of another type in memory than in the file go by
+ * transfers that convert them.
+ *
  * Tensors that follow each other in file and memory are one range of a transfer. The size of the transfers doubles from
  * one to the next: the first tensors are there early, and the whole is not split into many.
  *
@@ -24,6 +27,7 @@
 #include "loaders/page_cache.h"
 #include "loaders/text.h"
 #include "pipeline/api/ticket.h"
+#include "runtime/convert.h"
 
 enum { DEFAULT_ALIGNMENT = 256 };
 
@@ -40,12 +44,80 @@ lade_status ladei_loader_load_memory_error(void) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "load: no memory for its lists");
 }
 
+uint64_t ladei_loader_piece_memory_bytes(const lade_tensor_load *load, const ladei_loader_piece *p) {
+  if (p->dtype == 0) return p->bytes;
+  return p->bytes / (lade_dtype_bits(load->file->tensors[p->tensor].entry->dtype) / 8) *
+         (lade_dtype_bits((lade_dtype)p->dtype) / 8);
+}
+
+/* The end of a piece in its file. */
+static uint64_t piece_file_end(const lade_tensor_load *load, const ladei_loader_piece *p) {
+  return load->file->tensors[p->tensor].entry->begin + p->begin + (p->runs - 1) * p->run_stride + p->run_bytes;
+}
+
 /* --- which tensors ------------------------------------------------------------------------------------------------ */
 
 static int piece_compare(const void *a, const void *b, void *user) {
   const ladei_loader_piece *pieces = user;
   size_t left = pieces[*(const size_t *)a].tensor, right = pieces[*(const size_t *)b].tensor;
   return left < right ? -1 : left > right;
+}
+
+static lade_status part_error(const lade_load_options *options, size_t index, const ladei_loader_entry *entry,
+                              const char *expected) {
+  const lade_load_part *part = &options->parts[index];
+  char shown[LADEI_LOADER_NAME_TEXT_BYTES];
+  lade_status status = ladei_error_argument(call, ladei_loader_field_of("options.parts", index, "").name, expected,
+                                            "[%llu, %llu) of dimension %d", (unsigned long long)part->begin,
+                                            (unsigned long long)part->end, (int)part->dim);
+  return ladei_error_prefix(status, "tensor \"%s\": ", ladei_loader_name_text(entry->name, shown));
+}
+
+/* Cuts a piece to its part: a run of each row of those dimensions that are before the part's. */
+static lade_status part_set(const lade_load_options *options, size_t index, const ladei_loader_entry *entry,
+                            ladei_loader_piece *p) {
+  const lade_load_part *part = &options->parts[index];
+  char expected[96];
+  uint64_t unit_bits = lade_dtype_bits(entry->dtype), outer = 1;
+  int64_t dim = part->dim < 0 ? (int64_t)entry->rank + part->dim : part->dim;
+  if (part->begin == 0 && part->end == 0) return LADE_OK;
+  (void)snprintf(expected, sizeof expected, "one of its %llu dimensions", (unsigned long long)entry->rank);
+  if (dim < 0 || dim >= (int64_t)entry->rank) return part_error(options, index, entry, expected);
+  (void)snprintf(expected, sizeof expected, "a part of the dimension, whose size is %llu",
+                 (unsigned long long)entry->shape[dim]);
+  if (part->begin > part->end || part->end > entry->shape[dim]) return part_error(options, index, entry, expected);
+  p->part = (lade_load_part){.begin = part->begin, .end = part->end, .dim = (int32_t)dim};
+  if (p->bytes == 0) return LADE_OK; /* some dimension is 0; others may be as large as they like */
+  for (int64_t i = 0; i < dim; i++) outer *= entry->shape[i];
+  for (uint64_t i = (uint64_t)dim + 1; i < entry->rank; i++) unit_bits *= entry->shape[i];
+  if (part->begin * (unit_bits % 8) % 8 != 0 || part->end * (unit_bits % 8) % 8 != 0 ||
+      (outer > 1 && entry->shape[dim] * (unit_bits % 8) % 8 != 0))
+    return part_error(options, index, entry, "one that begins and ends with bytes");
+  p->begin = part->begin * unit_bits / 8;
+  p->run_bytes = part->end * unit_bits / 8 - p->begin;
+  p->run_stride = entry->shape[dim] * unit_bits / 8;
+  p->runs = outer;
+  if (p->run_bytes == p->run_stride) { /* whole rows: one run */
+    p->run_bytes *= outer;
+    p->runs = 1;
+  }
+  p->bytes = p->runs * p->run_bytes;
+  return LADE_OK;
+}
+
+static lade_status dtype_set(const lade_load_options *options, size_t index, const ladei_loader_entry *entry,
+                             ladei_loader_piece *p) {
+  const lade_dtype dtype = (lade_dtype)options->dtypes[index];
+  char shown[LADEI_LOADER_NAME_TEXT_BYTES], expected[96];
+  if (dtype == 0 || dtype == entry->dtype) return LADE_OK;
+  p->dtype = (int32_t)dtype;
+  bool converts = ladei_number_format_of(entry->dtype) != NULL;
+  if (converts && ladei_number_format_of(dtype) != NULL) return LADE_OK;
+  (void)snprintf(expected, sizeof expected, "0, %d, which is %s%s", (int)entry->dtype, lade_dtype_name(entry->dtype),
+                 converts ? ", or F32, F16, BF16, F8_E5M2 or F8_E4M3" : "");
+  lade_status status =
+      ladei_error_argument(call, ladei_loader_field_of("options.dtypes", index, "").name, expected, "%d", (int)dtype);
+  return ladei_error_prefix(status, "tensor \"%s\": ", ladei_loader_name_text(entry->name, shown));
 }
 
 lade_status ladei_loader_load_list(lade_tensor_load *load, const lade_load_options *options) {
@@ -77,8 +149,11 @@ lade_status ladei_loader_load_list(lade_tensor_load *load, const lade_load_optio
                                            .bytes = bytes,
                                            .runs = 1,
                                            .run_bytes = bytes};
+    const ladei_loader_entry *entry = load->file->tensors[tensor].entry;
+    if (options->parts != NULL) LADEI_TRY(part_set(options, i, entry, &load->pieces[i]));
+    if (options->dtypes != NULL) LADEI_TRY(dtype_set(options, i, entry, &load->pieces[i]));
     load->order[i] = i;
-    load->bytes += bytes;
+    load->bytes += load->pieces[i].bytes;
   }
   if (options->tensors != NULL) qsort_r(load->order, count, sizeof *load->order, piece_compare, load->pieces);
   for (size_t i = 1; i < count; i++) {
@@ -111,13 +186,15 @@ static file_part part_of(const lade_tensor_load *load, size_t *next) {
   const size_t file = tensors[load->pieces[load->order[*next]].tensor].file;
   file_part part = {.begin = UINT64_MAX};
   for (; *next < load->piece_count; ++*next) {
-    const ladei_loader_checkpoint_tensor *tensor = &tensors[load->pieces[load->order[*next]].tensor];
+    const ladei_loader_piece *p = &load->pieces[load->order[*next]];
+    const ladei_loader_checkpoint_tensor *tensor = &tensors[p->tensor];
     if (tensor->file != file) break;
-    if (tensor->entry->begin == tensor->entry->end) continue;
-    part.begin = ladei_size_min(part.begin, tensor->entry->begin);
-    part.runs += tensor->entry->begin != part.end || part.bytes == 0 ? 1 : 0;
-    part.end = tensor->entry->end;
-    part.bytes += tensor->entry->end - tensor->entry->begin;
+    if (p->bytes == 0) continue;
+    uint64_t begin = tensor->entry->begin + p->begin;
+    part.begin = ladei_size_min(part.begin, begin);
+    part.runs += p->runs - (begin == part.end && part.bytes != 0 ? 1 : 0);
+    part.end = piece_file_end(load, p);
+    part.bytes += p->bytes;
   }
   return part;
 }
@@ -165,7 +242,7 @@ static lade_status memory_alloc_each(lade_tensor_load *load) {
   for (size_t i = 0; i < load->piece_count && status == LADE_OK; i++) {
     ladei_loader_piece *p = &load->pieces[load->order[i]];
     void *memory = NULL;
-    if (p->bytes > 0) status = segment_alloc(load, p->target, p->bytes, &memory);
+    if (p->bytes > 0) status = segment_alloc(load, p->target, ladei_loader_piece_memory_bytes(load, p), &memory);
     p->memory = memory;
   }
   return status;
@@ -176,9 +253,10 @@ static void places_give(lade_tensor_load *load, bool broadcast, size_t alignment
   for (size_t i = 0; i < load->piece_count; i++) {
     ladei_loader_piece *p = &load->pieces[load->order[i]];
     if (p->bytes == 0 || p->broadcast != broadcast) continue;
-    (void)ladei_size_round_up(totals[p->target], alignment, &p->offset); /* files are far below SIZE_MAX */
-    assert(p->offset >= totals[p->target] && p->offset % alignment == 0);
-    totals[p->target] = p->offset + p->bytes;
+    const size_t multiple = p->dtype != 0 ? ladei_size_max(alignment, sizeof(float)) : alignment;
+    (void)ladei_size_round_up(totals[p->target], multiple, &p->offset); /* files are far below SIZE_MAX */
+    assert(p->offset >= totals[p->target] && p->offset % multiple == 0);
+    totals[p->target] = p->offset + ladei_loader_piece_memory_bytes(load, p);
   }
 }
 
@@ -197,7 +275,7 @@ static lade_status memory_lay_out(lade_tensor_load *load, size_t alignment, size
     for (size_t i = 0; i < load->piece_count && status == LADE_OK; i++) {
       ladei_loader_piece *p = &load->pieces[i];
       if (p->target != target || p->bytes == 0) continue;
-      assert(p->offset + p->bytes <= totals[target]); /* I1 */
+      assert(p->offset + ladei_loader_piece_memory_bytes(load, p) <= totals[target]); /* I1 */
       p->memory = (char *)memory + p->offset;
     }
   }
@@ -214,6 +292,14 @@ static lade_status memory_take(lade_tensor_load *load, void *const *memory) {
       lade_status status = ladei_error_null(call, ladei_loader_field_of("options.memory", i, "").name);
       return ladei_error_prefix(
           status, "tensor \"%s\": ", ladei_loader_name_text(load->file->tensors[p->tensor].entry->name, shown));
+    }
+    uint32_t unit = p->dtype != 0 ? lade_dtype_bits((lade_dtype)p->dtype) / 8 : 1;
+    if ((uintptr_t)p->memory % unit != 0) {
+      char expected[48];
+      (void)snprintf(expected, sizeof expected, "a multiple of %u, as of %s", (unsigned)unit,
+                     lade_dtype_name((lade_dtype)p->dtype));
+      return ladei_error_argument(call, ladei_loader_field_of("options.memory", i, "").name, expected, "%p",
+                                  (void *)p->memory);
     }
   }
   return LADE_OK;
@@ -255,11 +341,6 @@ static uint64_t group_limit(uint64_t before, uint64_t total) {
   return before == 0 ? 16 * LADEI_MIB : ladei_size_min(2 * before, most);
 }
 
-/* The end of a piece in its file. */
-static uint64_t piece_file_end(const lade_tensor_load *load, const ladei_loader_piece *p) {
-  return load->file->tensors[p->tensor].entry->begin + p->begin + (p->runs - 1) * p->run_stride + p->run_bytes;
-}
-
 bool ladei_loader_piece_adjoins(const lade_tensor_load *load, const ladei_loader_piece *before,
                                 const ladei_loader_piece *p) {
   assert(before->tensor < p->tensor); /* by place in the files */
@@ -272,7 +353,7 @@ bool ladei_loader_piece_adjoins(const lade_tensor_load *load, const ladei_loader
 static bool piece_follows(const lade_tensor_load *load, const ladei_loader_piece *before, const ladei_loader_piece *p) {
   /* Blocks of their own, or the caller's, may lie side by side and yet belong to two allocations of the driver: no copy goes across. */
   return !load->per_tensor && ladei_loader_piece_adjoins(load, before, p) &&
-         before->memory + before->bytes == p->memory;
+         before->memory + ladei_loader_piece_memory_bytes(load, before) == p->memory;
 }
 
 lade_status ladei_loader_load_endpoint(const lade_tensor_load *load, size_t tensor, uint64_t at, lade_endpoint *out) {
@@ -290,7 +371,8 @@ static lade_status piece_add(const lade_tensor_load *load, ladei_loader_submissi
   }
   for (uint64_t i = first; i < p->runs && status == LADE_OK; i++) {
     lade_piece *range = &s->ranges[s->range_count++];
-    *range = (lade_piece){.device_memory = p->memory + i * p->run_bytes, .bytes = p->run_bytes};
+    *range = (lade_piece){.device_memory = p->memory + i * (ladei_loader_piece_memory_bytes(load, p) / p->runs),
+                          .bytes = p->run_bytes};
     status = ladei_loader_load_endpoint(load, p->tensor, p->begin + i * p->run_stride, &range->host);
   }
   s->range_bytes += p->bytes;
@@ -315,9 +397,19 @@ static lade_status ranges_submit(lade_tensor_load *load, ladei_loader_submission
   assert(s->last->ready_bytes == s->range_bytes);
   assert(load->plan != NULL || s->last->ticket == load->tickets.count); /* I2; a group forgets its tickets */
   transfer.priority = s->priority;
+  if (s->last->dtype != 0) {
+    transfer.host_dtype = (int32_t)load->file->tensors[s->last->tensor].entry->dtype;
+    transfer.device_dtype = s->last->dtype;
+  }
   s->range_count = 0;
   s->range_bytes = 0;
   return ladei_loader_ticket_list_submit(&load->tickets, target->pipeline, &transfer);
+}
+
+/* A transfer converts all of its numbers, from one type to one other. */
+static bool is_same_conversion(const lade_tensor_load *load, const ladei_loader_piece *a, const ladei_loader_piece *b) {
+  const ladei_loader_checkpoint_tensor *tensors = load->file->tensors;
+  return a->dtype == b->dtype && (a->dtype == 0 || tensors[a->tensor].entry->dtype == tensors[b->tensor].entry->dtype);
 }
 
 /* Whether a piece has to go into the next transfer. */
@@ -325,12 +417,14 @@ static bool ranges_are_full(const lade_tensor_load *load, const ladei_loader_sub
                             const ladei_loader_piece *p) {
   if (s->range_count == 0) return false;
   assert(s->last->target == p->target);
+  if (!is_same_conversion(load, s->last, p)) return true;
   /* With O_DIRECT each transfer is one range of a file: of several, unaligned ones would go through the page cache. */
   bool direct = ((flags_of(load, s->last->tensor) | flags_of(load, p->tensor)) & LADE_FILE_DIRECT) != 0;
   if (direct && !ladei_loader_piece_adjoins(load, s->last, p)) return true;
   lade_runtime *runtime = load->targets[p->target].pipeline->runtime;
   return s->range_bytes + p->bytes > s->limit ||
-         (load->per_tensor && ladei_loader_memory_parts(runtime, s->last->memory, s->last->bytes, p->memory));
+         (load->per_tensor && ladei_loader_memory_parts(runtime, s->last->memory,
+                                                        ladei_loader_piece_memory_bytes(load, s->last), p->memory));
 }
 
 /* Room for all ranges that one transfer could have. */

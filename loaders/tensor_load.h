@@ -13,10 +13,12 @@
 typedef struct ladei_loader_piece {
   size_t tensor; /* number in the checkpoint */
   size_t ticket;
+  lade_load_part part; /* of the tensor, of options.parts, `dim` not negative; begin and end 0: whole */
+  int32_t dtype;       /* lade_dtype in memory, where it is converted on the way; 0: as in the file */
   uint32_t target;
   bool carried;         /* by a group: no transfer of its own; ... */
   bool broadcast;       /* ... all of it to all ranks: such pieces lie together in memory, so that many go at once */
-  uint64_t bytes;       /* in memory */
+  uint64_t bytes;       /* of the file; ladei_loader_piece_memory_bytes() in memory */
   uint64_t begin;       /* of its first byte, in the tensor */
   uint64_t runs;        /* of run_bytes each, which lie side by side in memory, and in the file ... */
   uint64_t run_bytes;   /* */
@@ -59,7 +61,9 @@ extern const char ladei_loader_load_call[];
 
 lade_status ladei_loader_load_memory_error(void);
 
-/* Lists the tensors, whole and with the options' target, otherwise the first one, and orders them. */
+/* Bytes of a piece in memory. */
+uint64_t ladei_loader_piece_memory_bytes(const lade_tensor_load *load, const ladei_loader_piece *p);
+/* Lists the tensors with the options' part, type and target, otherwise the first one, and orders them. */
 lade_status ladei_loader_load_list(lade_tensor_load *load, const lade_load_options *options);
 /* Chooses for each file whether it is read past the page cache. */
 lade_status ladei_loader_load_choose(lade_tensor_load *load);

@@ -177,6 +177,13 @@ typedef struct lade_load_rule {
  */
 typedef lade_status (*lade_load_rule_callback)(void *user, const lade_tensor_info *tensor, lade_load_rule *rule);
 
+/** A part of a tensor along one dimension. */
+typedef struct lade_load_part {
+  uint64_t begin, end; /**< Elements [begin, end) along the dimension. Both 0: the whole tensor. */
+  int32_t dim;         /**< The dimension; from the last one if negative: -1 is the last. */
+  int32_t reserved;    /**< 0 */
+} lade_load_part;
+
 /** Options of lade_safetensors_load; all zero means all defaults. */
 typedef struct lade_load_options {
   size_t struct_size;
@@ -202,6 +209,14 @@ typedef struct lade_load_options {
    * load is destroyed. Each has room for its tensor, and none overlaps another. After an error it holds some bytes, not all. Not with a group.
    * Borrowed for the call; NULL: allocated. */
   void *const *memory;
+  /** Experimental: the part of each of them that is loaded, row-major, by number in the load. The rest is not read. Parts begin
+   * and end at bytes. Not with a group, whose rules say it. Borrowed for the call; NULL: all whole. */
+  const lade_load_part *parts;
+  /** Experimental: the lade_dtype of each of them in memory, by number in the load; 0: as in the file. Of F32, F16, BF16, F8_E5M2 and
+   * F8_E4M3 each is converted to each other on its way (transfer.host_dtype in lade/pipeline.h): no device memory is taken for that,
+   * and bytes counted are the file's. The first such load of a device loads the kernel, as lade_copy_prepare() does. Addresses in
+   * `memory` are multiples of the size of an element. Not with a group. Borrowed for the call; NULL: all as in the file. */
+  const int32_t *dtypes;
 } lade_load_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
@@ -230,7 +245,7 @@ LADE_INLINE void lade_load_info_init(lade_load_info *info) {
   info->struct_size = sizeof(lade_load_info);
 }
 
-/** This rank's part of a tensor. */
+/** This rank's part of a tensor, or that of options.parts, which is told as SLICE. */
 typedef struct lade_load_slice {
   size_t struct_size;
   uint64_t begin; /**< SLICE: elements [begin, end) along the dimension. Else 0 and its size, or 0 and 0 if not here. */
@@ -263,7 +278,7 @@ LADE_INLINE void lade_load_slice_init(lade_load_slice *slice) {
  * Threads: any. Waits: while a pipeline has no room for the transfers; after an error, for those that had begun.
  * Stream order: after the work queued on the targets' streams.
  * Errors: LADE_ERR_INVALID_ARGUMENT; those of lade_device_alloc() and lade_pipeline_submit(), LADE_NOT_READY with a
- * pipeline of options.no_wait. Errors of the transfers come out of the waits below; with a group, out of this call, as those of
+ * pipeline of options.no_wait; with options.dtypes those of lade_copy_prepare(). Errors of the transfers come out of the waits below; with a group, out of this call, as those of
  * lade_group_broadcast(). LADE_ERR_PEER: ranks disagree.
  * Source: docs/pipeline.md "Checkpoints", "Checkpoints read once".
  */
@@ -284,7 +299,7 @@ LADE_API lade_status lade_tensor_load_address(const lade_tensor_load *load, uint
                                               uint32_t *out_target);
 
 /**
- * Get the part of a tensor that this rank has. Without a group: all of it.
+ * Get the part of a tensor that this rank has. Without a group: all of it, or what options.parts says.
  *
  * @param index  Its number in the load.
  * @param slice  [in,out] struct_size set by lade_load_slice_init().
