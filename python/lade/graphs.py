@@ -278,6 +278,7 @@ class _Call:
                 f"{function.name} returns {len(leaves)} values; expected at most {function.outputs}, or more by tree.function(outputs=...)"
             )
         described = [function.tree._describe(each, f"value {i} that {function.name} returns", True) for i, each in enumerate(leaves)]
+        leaves = [leaf if each.nbytes else None for leaf, (each, _) in zip(leaves, described)]  # an empty one may be part of a block
         spec = _Spec(around, [each for each, _ in described], [None, *leaves])
         form.specs.append(spec)
         self.number = len(form.specs) - 1  # bodies of a tree come one after the other
@@ -317,8 +318,12 @@ class Function:
         for i, leaf in enumerate(leaves):
             if isinstance(leaf, tensor_class):
                 has_tensor = True
-                keys.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.get_device(), leaf.requires_grad))
-                addresses.append(leaf.data_ptr())
+                try:
+                    keys.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.get_device(), leaf.requires_grad, leaf.is_conj(), leaf.is_neg()))
+                    addresses.append(leaf.data_ptr())
+                except RuntimeError:  # without strides, or memory of its own
+                    tree._describe_tensor(leaf, f"{self.name}: {self._names(around)[i]}", False)
+                    raise
             elif isinstance(leaf, _PLAIN):
                 keys.append((type(leaf), repr(leaf) if isinstance(leaf, (float, complex)) else leaf))  # 0.0 is no -0.0, and NaN is NaN
                 addresses.append(0)
@@ -369,7 +374,8 @@ class Function:
         if _is_array(leaf):
             address, _, shape, dtype = self.tree._native.memory(leaf, f"{self.name}: {self._names(around)[index]}")
             return (shape, dtype, _package(leaf)), address
-        if _package(leaf) == "torch":  # a dtype, a device, a layout
+        torch = sys.modules["torch"] if _package(leaf) == "torch" else None
+        if torch and isinstance(leaf, (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)):
             return (type(leaf), leaf), 0
         raise wrong_type(f"{self.name}: {self._names(around)[index]}", leaf, "an array, a number, a text or None")
 
@@ -598,10 +604,10 @@ class Tree:
             raise lade.InvalidArgumentError(
                 f"{name} requires gradients, which do not cross a recording; expected tensor.detach(), or a call under torch.no_grad()"
             )
-        if is_result and (tensor.is_conj() or tensor.is_neg()):
+        if tensor.is_conj() or tensor.is_neg():
             raise lade.InvalidArgumentError(f"{name} has bytes that are not its values yet; expected tensor.resolve_conj().resolve_neg()")
         if tensor.numel() == 0:
-            return _Constant(tensor.new_empty(tensor.shape) if is_result else tensor), 0
+            return _Constant(tensor.new_empty_strided(tensor.shape, tensor.stride()) if is_result else tensor), 0
         return _Tensor(tensor), tensor.data_ptr()
 
     def _check_cupy(self) -> None:

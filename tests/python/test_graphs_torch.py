@@ -93,6 +93,43 @@ def test_an_argument_that_is_no_block_of_its_own(world):
     assert world.tree.stats()["replays"] == 2
 
 
+@pytest.mark.parametrize("lazy", [lambda x: x.conj(), lambda x: x._neg_view()])
+def test_arguments_whose_bytes_are_not_their_values_are_refused(world, lazy):
+    """Regression: the function that was recorded got the bytes as values."""
+    x = world.put(torch.complex(torch.arange(8.0), torch.ones(8)))
+    run = world.tree.function(lambda x: world.flip(x.resolve_conj().resolve_neg()), name="run")
+    for _ in range(2):
+        with pytest.raises(lade.InvalidArgumentError, match="run: x has bytes that are not its values yet; expected tensor.resolve"):
+            run(lazy(x))
+        run(x)
+
+
+def test_an_empty_part_of_a_block_is_a_result(world):
+    """Regression: the block was held until the end of the body, and refused as left behind."""
+    run = world.tree.function(lambda x: (world.flip(x)[:0], world.flip(x)[:, :0]), name="run")
+    for _ in range(4):
+        rows, columns = run(world.put(torch.zeros(ROWS, 3)))
+        assert (rows.shape, columns.shape, columns.stride()) == ((0, 3), (ROWS, 0), (3, 1))
+
+
+def test_sparse_tensors_are_refused_by_name(world):
+    run = world.tree.function(lambda first, x: x, name="run")
+    for sparse in (torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr()):
+        with pytest.raises(lade.InvalidArgumentError, match="run: x is a tensor on cpu of layout torch.sparse_.*; expected one on cpu, of"):
+            run(1, sparse)
+
+
+def test_objects_of_pytorch_that_are_no_values_are_refused(world):
+    """Regression: a module was taken for a value, and its weights were not looked at."""
+    run = world.tree.function(lambda x, what: world.flip(x), name="run")
+    x = world.put(torch.zeros(ROWS))
+    for value in (torch.float32, torch.device("cpu"), torch.strided, torch.contiguous_format, torch.Size([1])):
+        run(x, value)
+    for wrong in (torch.nn.Linear(1, 1), torch.Generator()):
+        with pytest.raises(TypeError, match="run: what is a torch.* expected an array, a number, a text or None"):
+            run(x, wrong)
+
+
 def test_a_view_of_an_output_is_an_input_in_place(world):
     flip = world.tree.function(world.flip)
     x = world.put(torch.arange(16.0).view(8, 2))
