@@ -74,6 +74,7 @@ struct destroy {
   void operator()(lade_publisher *object) const noexcept { lade_publisher_destroy(object); }
   void operator()(lade_safetensors *object) const noexcept { lade_safetensors_close(object); }
   void operator()(lade_tensor_load *object) const noexcept { (void)lade_tensor_load_destroy(object, false); }
+  void operator()(lade_save *object) const noexcept { (void)lade_save_destroy(object, false); }
   void operator()(lade_record_index *object) const noexcept { lade_index_destroy(object); }
   void operator()(lade_loader *object) const noexcept { (void)lade_loader_destroy(object); }
   void operator()(lade_graph *object) const noexcept { (void)lade_graph_destroy(object, true); }
@@ -93,9 +94,11 @@ using stacks = std::unique_ptr<lade_stacks, detail::destroy>;
 using history = std::unique_ptr<lade_history, detail::destroy>;
 using snapshot = std::unique_ptr<lade_snapshot, detail::destroy>;
 using publisher = std::unique_ptr<lade_publisher, detail::destroy>;
-/** Checkpoints and data sets. The end of a load frees its memory: release() it, and destroy it by hand to keep that. */
+/** Checkpoints and data sets. The end of a load frees its memory: release() it, and destroy it by hand to keep that. That of a save
+ * waits for the file. */
 using safetensors = std::unique_ptr<lade_safetensors, detail::destroy>;
 using tensor_load = std::unique_ptr<lade_tensor_load, detail::destroy>;
+using save = std::unique_ptr<lade_save, detail::destroy>;
 using record_index = std::unique_ptr<lade_record_index, detail::destroy>;
 using loader = std::unique_ptr<lade_loader, detail::destroy>;
 /** Graphs, and trees of them; the end waits for launches under way. */
@@ -187,6 +190,15 @@ inline tensor_load load(lade_safetensors *file, const lade_load_target *targets,
   lade_tensor_load *object = nullptr;
   check(lade_safetensors_load(file, targets, count, options, &object));
   return tensor_load(object);
+}
+
+/** lade_safetensors_save_begin(). */
+inline save begin_save(const char *path, const lade_load_target *targets, std::uint64_t target_count,
+                       const lade_tensor *tensors, std::uint64_t tensor_count,
+                       const lade_save_options *options = nullptr) {
+  lade_save *object = nullptr;
+  check(lade_safetensors_save_begin(path, targets, target_count, tensors, tensor_count, options, &object));
+  return save(object);
 }
 
 /** lade_loader_create(). */

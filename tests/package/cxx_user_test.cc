@@ -98,6 +98,15 @@ TEST(CxxUser, SnapshotsStacksAndPublishersHaveOwners) {
   EXPECT_THROW(lade::open_safetensors("/no/such/file.safetensors"), lade::error);
 }
 
+TEST(CxxUser, TheEndOfASaveWaitsForItsFile) {
+  const std::string path = testing::TempDir() + "cxx_user.safetensors";
+  const float value = 1.5f;
+  lade_tensor tensor = {"a", nullptr, 0, const_cast<float *>(&value), LADE_TARGET_HOST, LADE_DTYPE_F32};
+  { auto save = lade::begin_save(path.c_str(), nullptr, 0, &tensor, 1); }
+  EXPECT_EQ(lade_safetensors_count(lade::open_safetensors(path.c_str()).get()), 1u);
+  EXPECT_THROW(lade::begin_save("/no/such/folder/a", nullptr, 0, &tensor, 1), lade::error);
+}
+
 #ifdef LADE_HAS_SPAN
 TEST(CxxUser, PinnedBlocksAreSpans) {
   auto runtime = lade::open_runtime("sim");
