@@ -23,6 +23,7 @@
 #include "base/cgroups.h"
 #include "base/living.h"
 #include "base/options.h"
+#include "host/api/adopt.h"
 #include "host/budget/limits.h"
 #include "host/grow/give_back.h"
 #include "host/grow/seek.h"
@@ -401,6 +402,10 @@ static lade_status pool_is_idle(lade_pinned_pool *pool, bool wait) {
                        (unsigned long long)(usage.allocs - usage.frees),
                        (unsigned long long)(usage.bytes_allocated - usage.bytes_freed));
   }
+  uint64_t adopted = ladei_pinned_adopted_bytes(pool);
+  if (adopted > 0)
+    return ladei_error(LADE_ERR_BUSY, 0, "pinned pool: destroy: %llu bytes of the program's are adopted",
+                       (unsigned long long)adopted);
   ladei_pinned_pool_put(pool, ladei_pinned_thread_caches_take(pool)); /* destroy excludes other calls */
   if (ladei_pinned_pending_read(pool).blocks == 0) return LADE_OK;
   lade_status status =

@@ -89,7 +89,8 @@ struct lade_pinned_pool {
   ladei_pinned_threads threads;
   ladei_lock lock; /* guards: adding nodes, node->growing, `growth`, and fields of `threads` as said there */
   ladei_pinned_growth growth;
-  ladei_pinned_cap_wait cap_wait; /* at the cap */
+  struct ladei_pinned_adopted *adopted; /* api/adopt.c; guard: lock */
+  ladei_pinned_cap_wait cap_wait;       /* at the cap */
   ladei_pinned_history_use history;
   ladei_pinned_fast_path fast;
   ladei_living living; /* base/living: its own */

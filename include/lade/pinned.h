@@ -31,6 +31,7 @@
 #ifndef LADE_PINNED_H
 #define LADE_PINNED_H
 
+#include "lade/group.h"
 #include "lade/history.h"
 #include "lade/runtime.h"
 
@@ -642,6 +643,60 @@ typedef lade_status (*lade_pinned_block_visit)(const lade_pinned_info *info, voi
  * Threads: any. Waits: never. Errors: as lade_pinned_class_stats_each().
  */
 LADE_API lade_status lade_pinned_blocks_each(lade_pinned_pool *pool, lade_pinned_block_visit visit, void *user);
+
+/* ---- Memory of the program's own ---------------------------------------------------------------------------------- */
+
+/** Flags of lade_pinned_adopt(). */
+typedef enum lade_pinned_adopt_flag {
+  /** Devices only read the memory, which may be mapped for reading alone, such as a checkpoint in /dev/shm. */
+  LADE_PINNED_ADOPT_READ_ONLY = 1 << 0,
+  /** Another pool, most often of another process, has charged these pages to the budget. */
+  LADE_PINNED_ADOPT_CHARGED = 1 << 1
+} lade_pinned_adopt_flag;
+
+/**
+ * Pin memory that the program has, in place: an array, a mapping of a file in /dev/shm, memory that processes share. Copies to
+ * and from it are as those of the pool's blocks. The pool keeps nothing but its registration: it hands none of it out, tracks
+ * no use, and options.max_bytes does not count it. The budget of pinned memory does.
+ *
+ * @param memory  Its pages stay mapped until lade_pinned_disown(); the first and the last one are pinned whole. No mapping of a
+ *                file on a disk, except with LADE_PINNED_ADOPT_READ_ONLY.
+ * @param bytes   More than 0.
+ * @param flags   Of lade_pinned_adopt_flag.
+ *
+ * Threads: any. Waits: as long as the driver does, which touches pages that were not. Errors, nothing changed:
+ * LADE_ERR_INVALID_ARGUMENT, also for pages that are pinned already, as of an array beside it; LADE_ERR_LIMIT by the budget; LADE_ERR_OUT_OF_PINNED_MEMORY;
+ * LADE_ERR_UNSUPPORTED where the driver registers no memory; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DRIVER; LADE_ERR_DEVICE_LOST;
+ * LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_pinned_adopt(lade_pinned_pool *pool, void *memory, uint64_t bytes, uint32_t flags);
+
+/**
+ * Take the pin off, and unmap what lade_pinned_shared_create() mapped.
+ *
+ * @param memory  As it was adopted, or created. No work of a stream uses it any more.
+ *
+ * Threads: any. Waits: as long as the driver does, which may wait for all work of the device. Errors, the memory pinned as
+ * before: LADE_ERR_FOREIGN_POINTER for other memory; LADE_ERR_DRIVER; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_pinned_disown(lade_pinned_pool *pool, void *memory);
+
+/**
+ * Make memory that all ranks of a group on this host share, pinned in each of them, or in none. It is one piece of physical
+ * memory at an address of its own in each rank, so ranks tell each other offsets. It is zero at first. A rank that dies leaves it
+ * to the others; it lasts until the last one has called lade_pinned_disown().
+ *
+ * All ranks call it, as lade_group_gather().
+ *
+ * @param pool   This rank's. Rank 0's charges the budget, once for all.
+ * @param bytes  The same in all ranks.
+ * @param out    [out] Start of the memory, for lade_pinned_disown(). Untouched on error.
+ *
+ * Threads: excludes other calls on the group. Waits: for all ranks. Errors, in all ranks: those of lade_pinned_adopt() in any of
+ * them, whose text names it; LADE_ERR_UNSUPPORTED where a rank does not reach rank 0's memory: another host, user or PID
+ * namespace; LADE_ERR_IO; LADE_ERR_PEER; those of lade_group_gather().
+ */
+LADE_API lade_status lade_pinned_shared_create(lade_pinned_pool *pool, lade_group *group, uint64_t bytes, void **out);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pinned.h"
 
+#include "adopted.h"
 #include "natural.h"
 #include "observe.h"
 #include "stream.h"
@@ -548,6 +549,7 @@ void bind_pinned(nb::module_ &module) {
                    "local_ranks: int | None = None, "
                    "settings: str | None = None) -> None"));
   bind_methods(pool);
+  bind_adopted(module, pool);
   bind_reports(pool);
   pool.def_prop_ro(
       "closed", [](const PoolObject &self) { return self.pool->is_closed(); }, "Whether it is closed.");

@@ -304,6 +304,8 @@ static void pinned_calls(objects *o) {
   CALL(lade_pinned_process_events(o->pool));
   CALL(lade_pinned_empty_cache(o->pool));
   CALL(lade_pinned_trim(o->pool, 0));
+  CALL(lade_pinned_adopt(o->pool, o->pinned, 1, 0));
+  CALL(lade_pinned_disown(o->pool, o->pinned));
   CALL(lade_pinned_reserve(o->pool, 100 << 20, 0));
   CALL_ANY(lade_pinned_find(o->pool, o->pinned, &info));
   CALL(lade_pinned_stream_retire(o->pool, o->stream));

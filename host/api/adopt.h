@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of the program's own that a pool has pinned; model in adopt.c. */
+#ifndef LADE_HOST_API_ADOPT_H
+#define LADE_HOST_API_ADOPT_H
+
+#include "host/state/pool_state.h"
+
+/* As lade_pinned_adopt() of memory that lade has mapped: lade_pinned_disown() unmaps it. The arguments are checked. */
+lade_status ladei_pinned_adopt_mapped(lade_pinned_pool *pool, void *memory, uint64_t bytes, uint32_t flags,
+                                      const char *call);
+
+/* Adopted and not disowned yet. */
+uint64_t ladei_pinned_adopted_bytes(lade_pinned_pool *pool);
+
+#endif /* LADE_HOST_API_ADOPT_H */

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that all ranks of a group share: ranks are threads, or processes. */
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lade/pinned.h"
+#include "lade/soft.h"
+#include "tests/group/ranks.h"
+#include "tests/shim/lade_test.h"
+
+enum { RANKS = 3, PART = 8192, BYTES = RANKS * PART - 100 };
+
+static lade_pinned_pool *pool_open(lade_runtime *runtime) {
+  lade_pinned_pool *pool = NULL;
+  lade_pinned_options options;
+  lade_pinned_options_init(&options);
+  options.budget = LADE_PINNED_BUDGET_OFF;
+  LADE_EXPECT_OK(lade_pinned_pool_create(runtime, &options, &pool));
+  return pool;
+}
+
+static bool is_all(const char *memory, size_t bytes, int value) {
+  size_t same = 0;
+  while (same < bytes && memory[same] == value) same++;
+  return same == bytes;
+}
+
+/* ---- Threads ----------------------------------------------------------------------------------------------------- */
+
+static void share(ranks_one *one) {
+  lade_pinned_pool *pool = pool_open(one->runtime);
+  char *memory = NULL;
+  LADE_ASSERT_OK(lade_pinned_shared_create(pool, one->group, BYTES, (void **)&memory));
+  LADE_EXPECT(is_all(memory + one->rank * PART, PART - 100, 0));
+  memset(memory + one->rank * PART, (int)one->rank + 1, PART - 100);
+  LADE_EXPECT_OK(lade_group_barrier(one->group));
+  for (uint32_t i = 0; i < RANKS; i++) LADE_EXPECT(is_all(memory + i * PART, PART - 100, (int)i + 1));
+  if (one->rank == 0) LADE_EXPECT_OK(lade_pinned_disown(pool, memory)); /* the others have it still */
+  LADE_EXPECT_OK(lade_group_barrier(one->group));
+  if (one->rank != 0) LADE_EXPECT(is_all(memory, PART - 100, 1));
+  if (one->rank != 0) LADE_EXPECT_OK(lade_pinned_disown(pool, memory));
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_pinned_disown(pool, memory));
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(pool, true));
+}
+
+LADE_TEST(SharedRegion, AllRanksSeeTheSameBytes) {
+  ranks_run(&(ranks_plan){.runtime = "cpu", .size = RANKS, .body = share});
+  ranks_run(&(ranks_plan){.runtime = "sim", .size = RANKS, .body = share});
+}
+
+typedef struct failure {
+  uint32_t rank;
+  const char *op; /* NULL: it asks for other bytes */
+  lade_status expected;
+  const char *words;
+} failure;
+
+static void fail(ranks_one *one) {
+  const failure *f = one->plan->user;
+  lade_pinned_pool *pool = pool_open(one->runtime);
+  bool fails = one->rank == f->rank;
+  void *memory = NULL;
+  if (fails && f->op != NULL) LADE_EXPECT_OK(lade_soft_fault_add(one->runtime, f->op, 1, LADE_ERR_DRIVER));
+  uint64_t bytes = fails && f->op == NULL ? BYTES + PART : BYTES;
+  LADE_EXPECT_STATUS(f->expected, lade_pinned_shared_create(pool, one->group, bytes, &memory));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, f->words);
+  LADE_EXPECT_EQ_PTR(memory, NULL);
+  LADE_EXPECT_OK(lade_pinned_shared_create(pool, one->group, BYTES, &memory)); /* the group goes on */
+  LADE_EXPECT_OK(lade_pinned_disown(pool, memory));
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(pool, true)); /* nothing is adopted */
+}
+
+LADE_TEST(SharedRegion, AllRanksHaveItOrNone) {
+  static failure failures[] = {
+      {0, "host_register", LADE_ERR_DRIVER, "rank 0: "},
+      {2, "host_register", LADE_ERR_DRIVER, "rank 2: "},
+      {1, NULL, LADE_ERR_PEER, "bytes is 32668 on rank 1, 24476 on rank 0"},
+  };
+  for (size_t i = 0; i < sizeof failures / sizeof failures[0]; i++)
+    ranks_run(&(ranks_plan){.runtime = "cpu", .size = RANKS, .body = fail, .user = &failures[i]});
+}
+
+static void ask_for_nothing(ranks_one *one) {
+  lade_pinned_pool *pool = pool_open(one->runtime);
+  void *memory = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT,
+                     lade_pinned_shared_create(pool, one->group, one->rank == 1 ? 0 : BYTES, &memory));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "rank 1: lade_pinned_shared_create: bytes is 0");
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_shared_create(pool, NULL, BYTES, &memory));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_shared_create(pool, one->group, BYTES, NULL));
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(pool, true));
+}
+
+LADE_TEST(SharedRegion, RefusalsReachAllRanks) {
+  ranks_run(&(ranks_plan){.runtime = "cpu", .size = RANKS, .body = ask_for_nothing});
+}
+
+/* ---- Processes --------------------------------------------------------------------------------------------------- */
+
+typedef struct board {
+  _Atomic(int) written;
+  _Atomic(bool) dead;
+} board;
+
+/* 0, or the number of the step that went wrong. Rank 0 dies once all have written. */
+static int process_run(board *told, const char *name, uint32_t rank) {
+  lade_runtime *runtime = NULL;
+  lade_pinned_pool *pool = NULL;
+  lade_group *group = NULL;
+  lade_group_local_options options;
+  lade_pinned_options pinned;
+  char *memory = NULL;
+  lade_group_local_options_init(&options);
+  options.name = name;
+  options.rank = rank;
+  options.size = RANKS;
+  lade_pinned_options_init(&pinned);
+  pinned.budget = LADE_PINNED_BUDGET_OFF;
+  if (lade_runtime_open("cpu", NULL, &runtime) != LADE_OK) return 1;
+  if (lade_group_create_local(runtime, &options, &group) != LADE_OK) return 2;
+  if (lade_pinned_pool_create(runtime, &pinned, &pool) != LADE_OK) return 3;
+  if (lade_pinned_shared_create(pool, group, BYTES, (void **)&memory) != LADE_OK) return 4;
+  memset(memory + rank * PART, (int)rank + 1, PART - 100);
+  atomic_fetch_add(&told->written, 1);
+  while (atomic_load(&told->written) < RANKS) usleep(1000);
+  if (rank == 0) raise(SIGKILL);
+  while (!atomic_load(&told->dead)) usleep(1000);
+  for (uint32_t i = 0; i < RANKS; i++)
+    if (!is_all(memory + i * PART, PART - 100, (int)i + 1)) return 5;
+  if (lade_pinned_disown(pool, memory) != LADE_OK) return 6;
+  if (lade_pinned_pool_destroy(pool, true) != LADE_OK) return 7;
+  (void)lade_group_destroy(group);
+  return lade_runtime_close(runtime) == LADE_OK ? 0 : 8;
+}
+
+LADE_TEST(SharedRegion, ARankThatDiesLeavesItToTheOthers) {
+  char name[64];
+  pid_t children[RANKS];
+  board *told = mmap(NULL, sizeof *told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  LADE_ASSERT(told != MAP_FAILED);
+  ranks_name(name, sizeof name);
+  for (uint32_t i = 0; i < RANKS; i++) {
+    children[i] = fork(); /* before any opens a runtime */
+    LADE_ASSERT(children[i] >= 0);
+    if (children[i] == 0) _exit(process_run(told, name, i));
+  }
+  for (uint32_t i = 0; i < RANKS; i++) {
+    int status = -1;
+    LADE_EXPECT(waitpid(children[i], &status, 0) == children[i]);
+    atomic_store(&told->dead, true); /* rank 0, the first one */
+    if (i == 0)
+      LADE_EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    else
+      LADE_EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  munmap(told, sizeof *told);
+}
