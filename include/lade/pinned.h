@@ -659,8 +659,8 @@ typedef enum lade_pinned_adopt_flag {
  * and from it are as those of the pool's blocks. The pool keeps nothing but its registration: it hands none of it out, tracks
  * no use, and options.max_bytes does not count it. The budget of pinned memory does.
  *
- * @param memory  Its pages stay mapped until lade_pinned_disown(); the first and the last one are pinned whole. No mapping of a
- *                file on a disk, except with LADE_PINNED_ADOPT_READ_ONLY.
+ * @param memory  Its pages stay mapped until lade_pinned_disown(); the first and the last one are pinned whole. No shared
+ *                mapping of a file on a disk, except with LADE_PINNED_ADOPT_READ_ONLY.
  * @param bytes   More than 0.
  * @param flags   Of lade_pinned_adopt_flag.
  *

@@ -87,7 +87,7 @@ void bind_adopted(nb::module_ &module, nb::class_<PoolObject> &pool) {
       "Buffer.\n\n"
       "Parameters\n----------\narray : NumPy array, mmap, memoryview, tensor in host memory\n"
       "    Contiguous. Its first and last page are pinned whole. One that cannot be written, such as a mapping of a "
-      "checkpoint in\n    /dev/shm, is pinned for reading. Of a file on a disk only such mappings can be pinned.\n"
+      "checkpoint in\n    /dev/shm, is pinned for reading. A shared mapping of a file on a disk is pinned so alone.\n"
       "charged : bool\n    Another pool, most often another process's, has charged these pages to the budget of pinned "
       "memory. Default: this pool\n    charges them. The cap (``max_bytes``) does not count them.\n\n"
       "Returns\n-------\nAdopted\n\n"

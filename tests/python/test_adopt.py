@@ -34,7 +34,7 @@ def test_memory_is_pinned_until_the_end_of_the_block(pool):
     data = array()
     with pool.adopt(data) as adopted:
         assert is_pinned(pool, data) and not adopted.closed and adopted.nbytes == data.nbytes
-        assert repr(adopted) == "<lade.Adopted 12 KiB>"
+        assert repr(adopted) == "<lade.Adopted 12.0 KiB>"
     assert adopted.closed and not is_pinned(pool, data) and repr(adopted) == "<lade.Adopted, closed>"
     adopted.close()  # again: nothing happens
 
@@ -66,7 +66,7 @@ def test_bytes_go_to_the_device_and_back(device, pool):
     data = array(5 * PAGE)
     data[:] = np.arange(data.size) % 251
     memory = lade.DeviceAllocator(device)
-    with pool.adopt(data), lade.Pipeline(pool) as pipeline:
+    with pool.adopt(data), lade.Pipeline(device, pool=pool) as pipeline:
         there = memory.empty(data.size, "uint8")
         pipeline.copy(there, data).wait()
         back = np.zeros_like(data)
@@ -139,7 +139,7 @@ def _fill(name, nbytes, rank, ranks, barrier):
     pool = lade.PinnedPool(device)
     shared = SharedMemory(name)
     data = np.frombuffer(shared.buf, np.uint8)[:nbytes]
-    with pool.adopt(data, charged=rank != 0), lade.Pipeline(pool) as pipeline:
+    with pool.adopt(data, charged=rank != 0), lade.Pipeline(device, pool=pool) as pipeline:
         data[rank * nbytes // ranks : (rank + 1) * nbytes // ranks] = rank + 1
         barrier.wait()
         there = lade.DeviceAllocator(device).empty(nbytes, "uint8")
