@@ -284,7 +284,8 @@ class _Call:
         self.number = len(form.specs) - 1  # bodies of a tree come one after the other
         values = [(address, each.nbytes) if each.nbytes else 0 for each, address in described]
         del args, kwargs, arguments, result, leaves
-        gc.collect()  # what is left in cycles lies in the pool
+        if self.stage != _EAGER:
+            gc.collect()  # what is left in cycles lies in the pool
         return (self.number, *values), spec.kept
 
 

@@ -323,6 +323,19 @@ def test_a_mutated_argument_that_is_not_static_runs_as_plain_python(world):
     assert world.tree.stats()["eager.mutated"] == 4 and world.calls.count("write") == 4
 
 
+def test_plain_python_collects_no_garbage(world):
+    """Regression: each call that ran as plain Python took a collection of all objects, as a recording does."""
+    run, x, generations = world.tree.function(world.flip, mutates=["x"]), world.put(ONE), []
+    gc.callbacks.append(lambda phase, info: generations.append(info["generation"]))
+    try:
+        run(x)
+        assert 2 not in generations and world.tree.stats()["eager.mutated"] == 1
+        world.tree.function(world.flip)(x)
+        assert 2 in generations
+    finally:
+        del gc.callbacks[-1]
+
+
 def test_weights_are_looked_at_by_address(world):
     table = world.put(ONE)
     held = {"table": table}
