@@ -361,7 +361,7 @@ const char pool_text[] =
     "event_batch : int\n    Frees covered by one event. Default: 16.\n"
     "wait_ms : int\n    At the cap: wait so long for memory to come back, by a stream that is done or by another "
     "thread, before "
-    "LimitError.\n    Default: 0.\n"
+    "LimitError.\n    Default: 0. Handlers of signals run after it.\n"
     "max_idle_ms : int\n    Give segments back that were not used for so long. Default: 0, never.\n"
     "prefault_threads : int\n    Threads that touch new memory before it is registered. Default: lade chooses.\n"
     "register_chunk_bytes : int\n    Register memory in chunks of this length. Default: 0, all at once.\n"
