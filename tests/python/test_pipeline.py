@@ -493,7 +493,7 @@ def test_short_copies_let_go_of_their_tensors(stage, end):
         if end != "drop":
             ticket.add_done_callback(late.append)
             assert eventually(lambda: late == [ticket])
-        del ticket, late
+        ticket = late = None
         assert eventually(lambda: alive() is None)
         assert stage.bytes_of(buffer) == data
 
