@@ -137,6 +137,7 @@ demand "no network" words 'no route to host'
 rm "$folder/dpkg-query" "$folder/apt-get"
 for program in awk cat cut grep mktemp rm sed sh sort tr; do ln -s "$(command -v $program)" "$folder/$program"; done
 for program in cmake make pkg-config gcc; do stand_in $program ''; done
+stand_in ldconfig 'echo libunwind.so.8; echo libdw.so.1'
 path=$folder
 play 0 "another system with all" library
 demand "another system with all" words 'not a Debian system; all headers and programs that it looked for are there'

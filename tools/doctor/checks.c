@@ -79,7 +79,8 @@ static void gpu_look(finding *out) {
     if (strstr(out->found, "without the CUDA headers") != NULL)
       advise(out, FINDING_TO_DO,
              "no driver helps this build: build lade again where CUDA's headers are (pip install nvidia-cuda-runtime "
-             "nvidia-cuda-crt, or a toolkit with CUDA_HOME set to its folder); cmake then says runtime \"cuda\": ON");
+             "nvidia-cuda-crt in a virtual environment that is active, or a toolkit with CUDA_HOME set to its folder); "
+             "cmake then says runtime \"cuda\": ON");
     else
       advise(out, FINDING_TO_DO,
              "see the driver; in a container /dev/nvidia* must be there; CUDA_VISIBLE_DEVICES must not hide all");
@@ -233,9 +234,10 @@ static void toolkit_look(finding *out) {
     return;
   }
   found(out, "no cuda.h");
-  advise(out, FINDING_OPTIONAL,
-         "needed to build lade with its runtime cuda, not to run it: pip install nvidia-cuda-runtime, "
-         "or CUDA's toolkit, with CUDA_HOME set to its folder");
+  advise(
+      out, FINDING_OPTIONAL,
+      "needed to build lade with its runtime cuda, not to run it: pip install nvidia-cuda-runtime nvidia-cuda-crt in a "
+      "virtual environment that is active, or CUDA's toolkit, with CUDA_HOME set to its folder");
 }
 
 static void libarchive_look(finding *out) {
@@ -244,6 +246,20 @@ static void libarchive_look(finding *out) {
   found(out, opened ? "libarchive.so.13" : "none");
   if (!opened)
     advise(out, FINDING_OPTIONAL, "needed for tar shards: the package libarchive13 (Debian) or libarchive (Fedora)");
+}
+
+static void stacks_look(finding *out) {
+  void *unwind = dlopen("libunwind.so.8", RTLD_LAZY | RTLD_LOCAL);
+  void *names = dlopen("libdw.so.1", RTLD_LAZY | RTLD_LOCAL);
+  found(out, "%s, %s", unwind != NULL ? "libunwind.so.8" : "no libunwind.so.8",
+        names != NULL ? "libdw.so.1" : "no libdw.so.1");
+  if (unwind == NULL || names == NULL)
+    advise(
+        out, FINDING_OPTIONAL,
+        "without libdw call stacks of histories and snapshots are addresses without names, without libunwind they take "
+        "longer: the packages libdw1 and libunwind8 (Debian), elfutils-libs and libunwind (Fedora)");
+  if (unwind != NULL) dlclose(unwind);
+  if (names != NULL) dlclose(names);
 }
 
 /* Whether a line of a file has the word. */
@@ -376,6 +392,7 @@ const check checks[] = {{"driver", driver_look},
                         {"huge_pages", huge_pages_look},
                         {"cuda_headers", toolkit_look},
                         {"libarchive", libarchive_look},
+                        {"stacks", stacks_look},
                         {"cufile", cufile_look},
                         {"python", python_look},
                         {"pytorch", pytorch_look},

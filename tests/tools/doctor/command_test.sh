@@ -17,7 +17,7 @@ doctor() {
 }
 
 doctor any
-for check in driver gpu registration memlock cgroup io_uring membarrier numa huge_pages cuda_headers libarchive cufile python pytorch settings; do
+for check in driver gpu registration memlock cgroup io_uring membarrier numa huge_pages cuda_headers libarchive stacks cufile python pytorch settings; do
   grep -q "^$check  *[a-z]" "$dir/out" || fail "no line for $check: $(cat "$dir/out")"
 done
 grep -q "to do" "$dir/out"
@@ -29,7 +29,7 @@ import json, sys
 report = json.load(open(sys.argv[1]))
 assert set(report) == {"version", "checks"} and report["version"] == 1, report
 names = [check["name"] for check in report["checks"]]
-assert len(set(names)) == len(names) == 15, names
+assert len(set(names)) == len(names) == 16, names
 for check in report["checks"]:
     assert set(check) == {"name", "state", "found", "advice"}, check
     assert check["state"] in ("ok", "optional", "to do") and check["found"], check
