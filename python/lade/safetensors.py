@@ -10,8 +10,10 @@ Tensors are torch's where torch was imported, else CuPy's where that was importe
 :class:`lade.DeviceBuffer` on a GPU; ``framework`` chooses. Device ``"cpu"`` is the software device: its memory is host memory.
 
 On ``"cpu"`` tensors of torch and NumPy are views of the mapped file, as of the ``safetensors`` package: nothing is read before it is used, and
-what is written stays in the process. The file must not be changed or cut meanwhile; to replace it is no change. With a pipeline, an allocator, a
-stream, ``direct`` or ``per_tensor`` the bytes are read into memory instead.
+what is written stays in the process. The file must not be changed or cut meanwhile; to replace it is no change. Tensors of 1 MiB and more are
+mapped alone, and their memory goes with them, whatever else is kept; smaller ones, and those of less than 1/1024 of the load, share a mapping
+of their file, which goes with the last of them. With a pipeline, an allocator, a stream, ``direct`` or ``per_tensor`` the bytes are read into
+memory instead.
 
 A pipeline and an allocator for each device are kept for the next call; :func:`release` gives them back.
 """
@@ -506,29 +508,38 @@ _OF_FRAMEWORK = {
 # --- mapped files ------------------------------------------------------------------------------------------------------
 
 
+_ALONE_BYTES = 1 << 20
+_ALONE_MOST = 1024  # mappings of a load; by default a process may have 65,530 (vm.max_map_count)
+
+
 class _Mapped:
     """The files of a checkpoint in the process' address space, for tensors that are views of them. The views keep the mappings."""
 
-    def __init__(self, file):
+    def __init__(self, file, total):
         self._file, self._maps = file, {}
+        self._alone = max(_ALONE_BYTES, total // _ALONE_MOST)
 
     def _map(self, entry):
+        """(memory, the tensor's place in it)."""
+        if entry.bytes >= self._alone:
+            return self._file.map(entry.number, True), 0
         if entry.file not in self._maps:
-            self._maps[entry.file] = self._file.map(entry.number)
-        return self._maps[entry.file]
+            self._maps[entry.file] = self._file.map(entry.number, False)
+        return self._maps[entry.file], entry.offset
 
     def tensor(self, of, entry, kind, shape, device):
         """A tensor of the framework; where its elements do not begin at a multiple of their size, in memory of its own."""
         if entry.bytes == 0:
             return _torch_empty(kind, shape, device) if of == "torch" else _loaded_numpy().empty(shape, kind)
-        mapped, size = self._map(entry), kind.itemsize
-        if entry.offset + entry.bytes > len(mapped):
-            raise lade.TruncatedError(f"tensor {entry.name} ends at byte {entry.offset + entry.bytes} of a file that has {len(mapped)} now")
+        (mapped, at), size = self._map(entry), kind.itemsize
+        if entry.offset + entry.bytes > mapped.file_bytes:
+            raise lade.TruncatedError(f"tensor {entry.name} ends at byte {entry.offset + entry.bytes} of a file that has "
+                                      f"{mapped.file_bytes} now")
         if of == "numpy":
-            array = _loaded_numpy().frombuffer(mapped, "uint8", entry.bytes, entry.offset)
-            return (array.copy() if entry.offset % size else array).view(kind).reshape(shape)
+            array = _loaded_numpy().ndarray(shape, kind, mapped, at)
+            return array.copy() if entry.offset % size else array
         torch = _loaded("torch")
-        tensor = torch.frombuffer(mapped, dtype=torch.uint8, count=entry.bytes, offset=entry.offset)
+        tensor = torch.frombuffer(mapped, dtype=torch.uint8, count=entry.bytes, offset=at)
         return (tensor.clone() if entry.offset % size else tensor).view(kind).view(shape)
 
 
@@ -725,13 +736,14 @@ class safe_open(Generic[_T]):
         return tensors
 
     def _load_mapped(self, file, numbers, kinds, progress):
-        of, mapped, tensors, total = _OF_FRAMEWORK[self._framework], _Mapped(file), {}, 0
-        numbers = range(file.count()) if numbers is None else numbers
-        for number, name in zip(numbers, file.names(None if isinstance(numbers, range) else numbers)):
-            entry = _Entry(number, name, *file.tensor(number))
-            shape = of.shape(name, entry.dtype, entry.shape)
-            tensors[name] = mapped.tensor(self._framework, entry, kinds[entry.dtype], shape, self._device)
-            total += entry.bytes
+        of, tensors = _OF_FRAMEWORK[self._framework], {}
+        names = file.names(numbers)
+        entries = [_Entry(number, name, *file.tensor(number)) for number, name in zip(range(len(names)) if numbers is None else numbers, names)]
+        total = sum(entry.bytes for entry in entries)
+        mapped = _Mapped(file, total)
+        for entry in entries:
+            shape = of.shape(entry.name, entry.dtype, entry.shape)
+            tensors[entry.name] = mapped.tensor(self._framework, entry, kinds[entry.dtype], shape, self._device)
         if progress is not None:
             progress(total, total)
         return tensors

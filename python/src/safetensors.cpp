@@ -234,13 +234,16 @@ nb::list checkpoint_files(Checkpoint &self) {
 
 // --- mapped files ----------------------------------------------------------------------------------------------------
 
-// A file in the process' address space, private to it: what lade._lade._Mapping wraps. It needs no descriptor.
+// A file, or a tensor of it, in the process' address space, private to it: what lade._lade._Mapping wraps. It needs no descriptor.
 struct Mapping {
-  void *memory = nullptr;
-  size_t bytes = 0;
+  void *memory = nullptr; // of whole pages
+  size_t bytes = 0;       // from `memory` to the last byte asked for, or of the file
+  size_t before = 0;      // of them, those before the first one asked for
+  size_t file_bytes = 0;
   Mapping() = default;
   Mapping(Mapping &&other) noexcept
-      : memory(std::exchange(other.memory, nullptr)), bytes(std::exchange(other.bytes, 0)) {}
+      : memory(std::exchange(other.memory, nullptr)), bytes(std::exchange(other.bytes, 0)), before(other.before),
+        file_bytes(other.file_bytes) {}
   ~Mapping() {
     if (memory) munmap(memory, bytes);
   }
@@ -248,24 +251,31 @@ struct Mapping {
 
 int mapping_buffer(PyObject *self, Py_buffer *view, int flags) noexcept {
   const Mapping &mapping = *nb::inst_ptr<Mapping>(self);
-  return PyBuffer_FillInfo(view, self, mapping.memory, static_cast<Py_ssize_t>(mapping.bytes), 0, flags);
+  return PyBuffer_FillInfo(view, self, static_cast<char *>(mapping.memory) + mapping.before,
+                           static_cast<Py_ssize_t>(mapping.bytes - mapping.before), 0, flags);
 }
 
 PyType_Slot mapping_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void *>(&mapping_buffer)}, {0, nullptr}};
 
-// The file that the bytes of a tensor are in, as it was opened.
-Mapping checkpoint_map(Checkpoint &self, uint64_t number) {
+// The file that the bytes of a tensor are in, as it was opened, or where `alone` the bytes of that tensor.
+Mapping checkpoint_map(Checkpoint &self, uint64_t number, bool alone) {
+  const lade_tensor_info info = self.file->tensor(number);
   lade_endpoint source;
   check(lade_safetensors_endpoint(self.file->handle, number, 0, 0, &source));
   const bool is_open = source.kind == LADE_ENDPOINT_FILE;
   const int fd = is_open ? source.fd : open(source.name, O_RDONLY | O_CLOEXEC);
   struct stat status;
+  Mapping mapping;
   void *memory = MAP_FAILED;
-  size_t bytes = 0;
   if (fd >= 0 && fstat(fd, &status) == 0) {
-    bytes = static_cast<size_t>(status.st_size);
-    memory = bytes == 0 ? nullptr // cut since it was opened: mmap() takes no empty range
-                        : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
+    mapping.file_bytes = static_cast<size_t>(status.st_size);
+    const size_t begin = alone ? std::min<size_t>(info.offset, mapping.file_bytes) : 0;
+    const size_t end = alone ? std::min<size_t>(info.offset + info.bytes, mapping.file_bytes) : mapping.file_bytes;
+    mapping.before = begin % static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    mapping.bytes = end - begin + mapping.before;
+    memory = mapping.bytes == 0 ? nullptr // cut since it was opened: mmap() takes no empty range
+                                : mmap(nullptr, mapping.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd,
+                                       static_cast<off_t>(begin - mapping.before));
   }
   const int fault = errno;
   if (!is_open && fd >= 0) close(fd);
@@ -274,9 +284,7 @@ Mapping checkpoint_map(Checkpoint &self, uint64_t number) {
     PyErr_SetFromErrnoWithFilename(PyExc_OSError, source.name);
     throw nb::python_error();
   }
-  Mapping mapping;
   mapping.memory = memory;
-  mapping.bytes = bytes;
   return mapping;
 }
 
@@ -906,21 +914,20 @@ void save_end(SaveObject &self, bool cancel) {
 void bind_safetensors(nb::module_ &module) {
   nb::class_<Checkpoint>(module, "_Checkpoint", "A checkpoint that is open: lade.safetensors has the calls for users.")
       .def("__init__", &checkpoint_init, nb::arg("path"))
-      .def(
-          "count", [](Checkpoint &self) { return self.file->count(); })
+      .def("count", [](Checkpoint &self) { return self.file->count(); })
       .def("names", &checkpoint_names, nb::arg("tensors").none() = nb::none())
       .def("tensor", &checkpoint_tensor, nb::arg("number"))
       .def("dtypes", &checkpoint_dtypes, nb::arg("tensors").none() = nb::none())
       .def("metadata", &checkpoint_metadata)
       .def("files", &checkpoint_files)
-      .def("map", &checkpoint_map, nb::arg("number"))
+      .def("map", &checkpoint_map, nb::arg("number"), nb::arg("alone"))
       .def("start", &checkpoint_start, nb::arg("target"), nb::arg("tensors").none(), nb::arg("per_tensor"),
            nb::arg("direct").none(), nb::arg("into").none() = nb::none())
       .def("read", &checkpoint_read, nb::arg("target"), nb::arg("number"), nb::arg("ranges"), nb::arg("bytes"),
            nb::arg("direct"));
   nb::class_<Mapping>(module, "_Mapping", nb::type_slots(mapping_slots),
-                      "A file in memory: lade.safetensors has the calls for users.")
-      .def("__len__", [](const Mapping &mapping) { return mapping.bytes; });
+                      "A file, or a tensor of it, in memory: lade.safetensors has the calls for users.")
+      .def_ro("file_bytes", &Mapping::file_bytes);
   nb::class_<LoadObject>(module, "_Load", "A load that is under way: lade.safetensors has the calls for users.")
       .def("capsules", &load_capsules, nb::arg("names"), nb::arg("types"), nb::arg("stream").none())
       .def("rows", &load_rows)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints on the host: mapped files, bytes, models, sizes of files; beside the safetensors package where it is installed."""
 
+import json
 import os
 import struct
 import subprocess
 import sys
+import tempfile
 import textwrap
 
 import numpy as np
@@ -45,6 +47,42 @@ def test_tensors_of_the_host_are_views_of_the_file(path):
     assert mappings_of(path) == 1 and (kept == TENSORS["b"]).all()
     del kept
     assert mappings_of(path) == 0
+
+
+@pytest.mark.parametrize("framework", ["np", "pt"])
+def test_large_tensors_go_alone(tmp_path, framework):
+    """The memory of a tensor that is dropped goes back, written pages included, while others are kept."""
+    torch = pytest.importorskip("torch") if framework == "pt" else None
+    large = {name: np.full(3 << 20, number, "uint8") for number, name in enumerate("abc")}
+    ours.save_file({**large, "s": np.arange(3, dtype="uint8"), "t": np.arange(4, dtype="uint8")}, tmp_path / "model")
+    loaded = ours.load_file(tmp_path / "model", "cpu", framework=framework)
+    assert mappings_of(tmp_path / "model") == 4  # one of each, and one of the file for both small ones
+    assert all((np.asarray(loaded[name]) == large[name]).all() for name in large) and loaded["t"].tolist() == [0, 1, 2, 3]
+    loaded["b"][:] = 9
+    kept, small = loaded["a"], loaded["s"]
+    del loaded
+    assert mappings_of(tmp_path / "model") == 2 and (np.asarray(kept) == 0).all() and small.tolist() == [0, 1, 2]
+    del kept
+    assert mappings_of(tmp_path / "model") == 1
+    with ours.safe_open(tmp_path / "model", framework) as file:
+        alone = file.get_tensor("c")
+        assert mappings_of(tmp_path / "model") == 2 and (np.asarray(alone) == 2).all()
+        os.truncate(tmp_path / "model", 100)
+        with pytest.raises(lade.TruncatedError, match="a file that has 100 now"):
+            file.get_tensor("b")
+    assert torch is None or isinstance(alone, torch.Tensor)
+
+
+def test_mappings_are_few(tmp_path):
+    """A process may have some 65,000: a load takes 1,024 of them, and one for each file."""
+    count, size = 1030, 1 << 20
+    entries = {f"t{i}": {"dtype": "U8", "shape": [size], "data_offsets": [i * size, (i + 1) * size]} for i in range(count)}
+    header = json.dumps(entries).encode()
+    with open(tmp_path / "model", "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + count * size)
+    loaded = ours.load_file(tmp_path / "model", "cpu", framework="np")
+    assert len(loaded) == count and mappings_of(tmp_path / "model") == 1
 
 
 @pytest.mark.parametrize("options", [{"direct": False}, {"per_tensor": True}, {"framework": "lade"}, {"stream": 0}])
@@ -122,14 +160,15 @@ def test_bytes_are_those_of_the_package(path):
     assert same(ours.load(data, framework="np"), package.load(data)) and same(ours.load(bytearray(data), framework="np"), TENSORS)
 
 
-def test_bytes_that_are_none_are_refused():
+def test_bytes_that_are_none_are_refused(monkeypatch):
+    monkeypatch.setattr(tempfile, "template", f"lade-{os.getpid()}-")
     with pytest.raises(ours.SafetensorError, match="header too small"):
         ours.load(b"123")
     with pytest.raises(TypeError):
         ours.load("text")
     with pytest.raises(ValueError, match="masked"):
         ours.save({"a": np.ma.masked_array([1], [True])})
-    assert [name for name in os.listdir("/dev/shm") if name.startswith("tmp")] == []
+    assert [name for name in os.listdir("/dev/shm") if name.startswith(tempfile.template)] == []
 
 
 @pytest.mark.parametrize("size, files", [(64, 2), ("64", 2), ("64B", 2), ("0.0625 KiB", 2), ("1KB", 1), ("5GB", 1), ("4.5GiB", 1)])
