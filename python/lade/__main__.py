@@ -8,7 +8,8 @@ import sys
 
 
 def main() -> None:
-    """Runs the command ``lade`` with this process' arguments."""
+    """Runs the command ``lade`` with this process' arguments. The ``python3`` that it asks and runs is the one of this environment."""
+    os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     os.execv(os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "lade"), ["lade", *sys.argv[1:]])
 
 

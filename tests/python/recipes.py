@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recipes of docs/python.md, for the tests here and those on a machine with a GPU: their texts, and the world they run in."""
 
-import io
-import json
 import pathlib
 import re
-import struct
-import tarfile
+import subprocess
+import sys
 
 DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "python.md"
 
@@ -31,29 +29,6 @@ def write_programs(folder):
             (folder / f"{path.stem.replace('-', '_')}_{number}.py").write_text(imports + code, encoding="utf-8")
 
 
-def write_checkpoint(path):
-    """model.safetensors: three tensors, by the format's description."""
-    header, data = {}, b""
-    for name, count in (("embed.weight", 1000), ("norm.weight", 64), ("head.weight", 3000)):
-        piece = struct.pack(f"<{count}f", *range(count))
-        header[name] = {"dtype": "F32", "shape": [count], "data_offsets": [len(data), len(data) + len(piece)]}
-        data += piece
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-
-
-def write_tar(path, samples=64):
-    """train-0000.tar: samples of an image of 300 bytes and a class."""
-    with tarfile.open(path, "w") as tar:
-        for number in range(samples):
-            for suffix, content in (("img", bytes([number]) * 300), ("cls", str(number % 10).encode())):
-                member = tarfile.TarInfo(f"{number:06d}.{suffix}")
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
-
-
 def prepare(folder):
-    """The files that recipes read."""
-    write_checkpoint(folder / "model.safetensors")
-    write_tar(folder / "train-0000.tar")
+    """The files that recipes read, which one of them makes."""
+    subprocess.run([sys.executable, "-c", recipes()["files"]], cwd=folder, check=True, stdout=subprocess.DEVNULL)

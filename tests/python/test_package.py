@@ -263,3 +263,6 @@ def test_the_command_comes_with_the_package(tmp_path):
     done = subprocess.run([sys.executable, "-m", "lade", "load", "--runtime", "cpu", "--verify", tmp_path / "a.safetensors"],
                           capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "verified" in done.stdout, done
+    # The python3 that it asks is that of this environment, which need not be the first of the path.
+    done = subprocess.run([sys.executable, "-m", "lade", "doctor"], capture_output=True, text=True, timeout=60, env={**os.environ, "PATH": os.defpath})
+    assert re.search(rf"^python .*{re.escape(sys.version.split()[0])}", done.stdout, re.M) and "without liblade" not in done.stdout, done

@@ -116,9 +116,10 @@ def _native() -> ctypes.CDLL:
     _check_build()
     path = _native_path(minor)
     if not os.path.exists(path):
+        without = "" if torch.cuda.is_available() else ". It serves GPUs alone, and PyTorch sees none here"
         raise lade.UnsupportedError(
             f"this build of lade has no native part for PyTorch 2.{minor}: {os.path.basename(path)} is missing. In a clone of lade, "
-            f"`{sys.executable} -m pip install --force-reinstall --no-deps ./python` builds it for this PyTorch"
+            f"`{sys.executable} -m pip install --force-reinstall --no-deps ./python` builds it for this PyTorch{without}"
         )
     try:
         library = ctypes.CDLL(path)
