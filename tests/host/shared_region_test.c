@@ -107,8 +107,11 @@ typedef struct board {
   _Atomic(bool) dead;
 } board;
 
-/* 0, or the number of the step that went wrong. Rank 0 dies once all have written. */
-static int process_run(board *told, const char *name, uint32_t rank) {
+/* When rank 0 dies. */
+typedef enum death { ONCE_ALL_HAVE_WRITTEN, BEFORE_IT_CALLS } death;
+
+/* 0, or the number of the step that went wrong. */
+static int process_run(board *told, const char *name, uint32_t rank, death when) {
   lade_runtime *runtime = NULL;
   lade_pinned_pool *pool = NULL;
   lade_group *group = NULL;
@@ -124,7 +127,11 @@ static int process_run(board *told, const char *name, uint32_t rank) {
   if (lade_runtime_open("cpu", NULL, &runtime) != LADE_OK) return 1;
   if (lade_group_create_local(runtime, &options, &group) != LADE_OK) return 2;
   if (lade_pinned_pool_create(runtime, &pinned, &pool) != LADE_OK) return 3;
-  if (lade_pinned_shared_create(pool, group, BYTES, (void **)&memory) != LADE_OK) return 4;
+  if (when == BEFORE_IT_CALLS && rank == 0) raise(SIGKILL);
+  lade_status status = lade_pinned_shared_create(pool, group, BYTES, (void **)&memory);
+  if (when == BEFORE_IT_CALLS) /* the pool has adopted nothing */
+    return status == LADE_ERR_PEER && lade_pinned_pool_destroy(pool, true) == LADE_OK ? 0 : 9;
+  if (status != LADE_OK) return 4;
   memset(memory + rank * PART, (int)rank + 1, PART - 100);
   atomic_fetch_add(&told->written, 1);
   while (atomic_load(&told->written) < RANKS) usleep(1000);
@@ -138,7 +145,7 @@ static int process_run(board *told, const char *name, uint32_t rank) {
   return lade_runtime_close(runtime) == LADE_OK ? 0 : 8;
 }
 
-LADE_TEST(SharedRegion, ARankThatDiesLeavesItToTheOthers) {
+static void processes_run(death when) {
   char name[64];
   pid_t children[RANKS];
   board *told = mmap(NULL, sizeof *told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -147,7 +154,7 @@ LADE_TEST(SharedRegion, ARankThatDiesLeavesItToTheOthers) {
   for (uint32_t i = 0; i < RANKS; i++) {
     children[i] = fork(); /* before any opens a runtime */
     LADE_ASSERT(children[i] >= 0);
-    if (children[i] == 0) _exit(process_run(told, name, i));
+    if (children[i] == 0) _exit(process_run(told, name, i, when));
   }
   for (uint32_t i = 0; i < RANKS; i++) {
     int status = -1;
@@ -160,3 +167,7 @@ LADE_TEST(SharedRegion, ARankThatDiesLeavesItToTheOthers) {
   }
   munmap(told, sizeof *told);
 }
+
+LADE_TEST(SharedRegion, ARankThatDiesLeavesItToTheOthers) { processes_run(ONCE_ALL_HAVE_WRITTEN); }
+
+LADE_TEST(SharedRegion, WithoutARankNoneHasIt) { processes_run(BEFORE_IT_CALLS); }
