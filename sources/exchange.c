@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sources/exchange.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/size.h"
+
+/* libcurl hands out at most 16 KiB at once, whatever this is; but it reads that much with one system call, and needs a
+ * third of the processor time that its default of 16 KiB costs. */
+enum { RECEIVE_BYTES = 512 << 10, STALL_BYTES = 1024 };
+
+/* --- the answer --------------------------------------------------------------------------------------------------- */
+
+/* The empty line after a head: the verdict, unless another head follows. */
+static void head_judge(ladei_source_exchange *exchange) {
+  const ladei_source_answer *answer = &exchange->answer;
+  ladei_source_read *read = exchange->read;
+  if (answer->status < 200 || answer->status >= 300 || exchange->accepted) return;
+  lade_status status =
+      ladei_source_answer_check(answer, read->offset + read->done, read->bytes - read->done, &read->object->version);
+  exchange->accepted = status == LADE_OK;
+  if (status != LADE_OK) ladei_error_save(&exchange->refusal);
+}
+
+static size_t head_take(char *data, size_t one, size_t bytes, void *user) {
+  ladei_source_exchange *exchange = user;
+  (void)one; /* always 1 */
+  if (ladei_source_answer_line(&exchange->answer, data, bytes)) head_judge(exchange);
+  return bytes;
+}
+
+static size_t body_take(char *data, size_t one, size_t bytes, void *user) {
+  ladei_source_exchange *exchange = user;
+  ladei_source_read *read = exchange->read;
+  (void)one; /* always 1 */
+  if (exchange->accepted) {
+    if (bytes > read->bytes - read->done) {
+      ladei_error(LADE_ERR_IO, EPROTO, "HTTP 206 with more bytes than its Content-Range says");
+      ladei_error_save(&exchange->refusal);
+      return 0;
+    }
+    memcpy(read->buffer + read->done, data, bytes);
+    read->done += bytes;
+    return bytes;
+  }
+  size_t kept = ladei_size_min(bytes, sizeof exchange->body - 1 - exchange->body_bytes);
+  memcpy(exchange->body + exchange->body_bytes, data, kept);
+  exchange->body_bytes += kept;
+  exchange->body[exchange->body_bytes] = '\0';
+  return kept;
+}
+
+/* --- the request -------------------------------------------------------------------------------------------------- */
+
+static bool option_set(const ladei_source_exchange *exchange, int option, const void *value) {
+  return exchange->curl->easy_setopt(exchange->easy, option, value) == LADEI_CURL_OK;
+}
+
+static bool number_set(const ladei_source_exchange *exchange, int option, long value) {
+  return exchange->curl->easy_setopt(exchange->easy, option, value) == LADEI_CURL_OK;
+}
+
+/* Options that hold for all requests of the handle. */
+static bool handle_prepare(ladei_source_exchange *exchange, const ladei_source_settings *settings,
+                           const ladei_source_options *limits) {
+  const ladei_libcurl *curl = exchange->curl;
+  const char *no_proxy = ladei_source_variable(settings, "no_proxy");
+  if (no_proxy == NULL) no_proxy = ladei_source_variable(settings, "NO_PROXY");
+  return curl->easy_setopt(exchange->easy, LADEI_CURL_HEADERFUNCTION, head_take) == LADEI_CURL_OK &&
+         curl->easy_setopt(exchange->easy, LADEI_CURL_WRITEFUNCTION, body_take) == LADEI_CURL_OK &&
+         option_set(exchange, LADEI_CURL_HEADERDATA, exchange) &&
+         option_set(exchange, LADEI_CURL_WRITEDATA, exchange) && option_set(exchange, LADEI_CURL_PRIVATE, exchange) &&
+         option_set(exchange, LADEI_CURL_ERRORBUFFER, exchange->error) &&
+         option_set(exchange, LADEI_CURL_USERAGENT, "lade") &&
+         option_set(exchange, LADEI_CURL_PROTOCOLS_STR, "http,https") &&
+         option_set(exchange, LADEI_CURL_NOPROXY, no_proxy != NULL ? no_proxy : "") &&
+         (settings->ca_file == NULL || option_set(exchange, LADEI_CURL_CAINFO, settings->ca_file)) &&
+         number_set(exchange, LADEI_CURL_HTTP_VERSION, LADEI_CURL_HTTP_1_1) &&
+         number_set(exchange, LADEI_CURL_BUFFERSIZE, RECEIVE_BYTES) && number_set(exchange, LADEI_CURL_NOSIGNAL, 1) &&
+         number_set(exchange, LADEI_CURL_PATH_AS_IS, 1) && number_set(exchange, LADEI_CURL_FOLLOWLOCATION, 0) &&
+         number_set(exchange, LADEI_CURL_CONNECTTIMEOUT_MS, limits->connect_ms) &&
+         number_set(exchange, LADEI_CURL_LOW_SPEED_LIMIT, STALL_BYTES) &&
+         number_set(exchange, LADEI_CURL_LOW_SPEED_TIME, limits->stall_s);
+}
+
+static bool header_add(ladei_source_exchange *exchange, const char *header) {
+  ladei_curl_list *longer = exchange->curl->slist_append(exchange->headers, header);
+  if (longer != NULL) exchange->headers = longer;
+  return longer != NULL;
+}
+
+static bool named_header_add(ladei_source_exchange *exchange, const char *name, const char *value) {
+  char *header;
+  if (asprintf(&header, "%s: %s", name, value) < 0) return false;
+  bool added = header_add(exchange, header);
+  explicit_bzero(header, strlen(header));
+  free(header);
+  return added;
+}
+
+static bool signature_add(ladei_source_exchange *exchange, const ladei_source_target *target,
+                          const ladei_source_settings *settings, const ladei_source_credentials *credentials,
+                          time_t now) {
+  ladei_source_signature signature;
+  bool added = true;
+  ladei_source_sign(target, credentials, settings->region, now, &signature);
+  for (size_t i = 0; i < LADEI_SOURCE_SIGNED_HEADERS && added; i++) added = header_add(exchange, signature.headers[i]);
+  if (credentials->token == NULL) return added;
+  return added && named_header_add(exchange, "x-amz-security-token", credentials->token);
+}
+
+static void headers_drop(ladei_source_exchange *exchange) {
+  exchange->curl->slist_free_all(exchange->headers);
+  exchange->headers = NULL;
+}
+
+lade_status ladei_source_exchange_begin(ladei_source_exchange *exchange, ladei_source_read *read,
+                                        const ladei_source_settings *settings,
+                                        const ladei_source_credentials *credentials, time_t now) {
+  const ladei_source_object *object = read->object;
+  const ladei_source_target *target = &object->target;
+  char range[48];
+  assert(read->done < read->bytes);
+  exchange->read = read;
+  exchange->answer = (ladei_source_answer){.status = 0};
+  exchange->accepted = false;
+  exchange->refusal.status = LADE_OK;
+  exchange->body_bytes = 0;
+  exchange->body[0] = exchange->error[0] = '\0';
+  headers_drop(exchange);
+  (void)snprintf(range, sizeof range, "%llu-%llu", (unsigned long long)(read->offset + read->done),
+                 (unsigned long long)(read->offset + read->bytes - 1));
+  bool made = option_set(exchange, LADEI_CURL_URL, target->url) && option_set(exchange, LADEI_CURL_RANGE, range) &&
+              option_set(exchange, LADEI_CURL_PROXY, ladei_source_proxy(settings, target->tls)) &&
+              (!target->is_signed || signature_add(exchange, target, settings, credentials, now)) &&
+              (!ladei_source_version_is_strong(&object->version) ||
+               named_header_add(exchange, "If-Match", object->version.etag)) &&
+              option_set(exchange, LADEI_CURL_HTTPHEADER, exchange->headers);
+  return made ? LADE_OK : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for a request");
+}
+
+/* --- the outcome -------------------------------------------------------------------------------------------------- */
+
+/* The code of an error of S3, as "<Code>SlowDown</Code>"; "": there is none. */
+static void code_find(const ladei_source_exchange *exchange, char *out, size_t room) {
+  const char *at = strstr(exchange->body, "<Code>");
+  size_t bytes = at != NULL ? strspn(at + 6, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.") : 0;
+  (void)snprintf(out, room, "%.*s", (int)bytes, at != NULL ? at + 6 : "");
+}
+
+bool ladei_source_exchange_says(const ladei_source_exchange *exchange, const char *code) {
+  char said[64];
+  code_find(exchange, said, sizeof said);
+  return strcmp(said, code) == 0;
+}
+
+static int errno_of(int http_status) {
+  switch (http_status) {
+  case 401:
+  case 403:
+  case 407: return EACCES;
+  case 404:
+  case 410: return ENOENT;
+  case 408:
+  case 504: return ETIMEDOUT;
+  case 429:
+  case 503: return EAGAIN;
+  default: return EIO;
+  }
+}
+
+static bool is_temporary(int http_status) {
+  switch (http_status) {
+  case 408:
+  case 429:
+  case 500:
+  case 502:
+  case 503:
+  case 504: return true;
+  default: return false;
+  }
+}
+
+/* A 416, whose server may say how long the object is, or not. */
+static lade_status answer_unsatisfied(const ladei_source_exchange *exchange) {
+  const ladei_source_answer *answer = &exchange->answer;
+  const ladei_source_read *read = exchange->read;
+  const ladei_source_version *version = &read->object->version;
+  uint64_t end = read->offset + read->bytes;
+  bool said = answer->has_range && !answer->bad_range;
+  uint64_t total = said ? answer->total : version->total;
+  if (said && version->known && version->total != total)
+    return ladei_error(LADE_ERR_IO, ESTALE, "it was replaced while it was read");
+  if ((said || version->known) && total < end) return ladei_source_answer_truncated(total, end);
+  return ladei_error(LADE_ERR_TRUNCATED, 0, "HTTP 416: it ends before byte %llu",
+                     (unsigned long long)(read->offset + read->done));
+}
+
+/* An answer that is no 2xx. */
+static lade_status answer_refused(const ladei_source_exchange *exchange) {
+  const ladei_source_answer *answer = &exchange->answer;
+  char code[64];
+  if (answer->status == 412) return ladei_error(LADE_ERR_IO, ESTALE, "it was replaced while it was read");
+  if (answer->status == 416) return answer_unsatisfied(exchange);
+  code_find(exchange, code, sizeof code);
+  lade_status status = is_temporary(answer->status) ? LADE_NOT_READY : LADE_ERR_IO;
+  const char *why = answer->status < 400 ? "; redirections are not followed" : "";
+  const char *region = answer->region[0] != '\0' ? "; its bucket is in region " : "";
+  return ladei_error(status, errno_of(answer->status), "HTTP %d%s%s%s%s%s", answer->status, code[0] != '\0' ? " " : "",
+                     code, why, region, answer->region);
+}
+
+static bool is_final(int result) {
+  switch (result) {
+  case LADEI_CURL_UNSUPPORTED_PROTOCOL:
+  case LADEI_CURL_BAD_URL:
+  case LADEI_CURL_BAD_CLIENT_CERTIFICATE:
+  case LADEI_CURL_BAD_CERTIFICATE:
+  case LADEI_CURL_BAD_CA_FILE: return true;
+  default: return false;
+  }
+}
+
+lade_status ladei_source_exchange_end(const ladei_source_exchange *exchange, int result) {
+  const ladei_source_read *read = exchange->read;
+  if (exchange->refusal.status != LADE_OK) {
+    ladei_error_restore(&exchange->refusal);
+    return exchange->refusal.status;
+  }
+  if (exchange->accepted && read->done == read->bytes) return LADE_OK;
+  if (exchange->answer.status >= 300) return answer_refused(exchange);
+  const char *why = exchange->error[0] != '\0' ? exchange->error : exchange->curl->easy_strerror(result);
+  if (result != LADEI_CURL_OK) return ladei_error(is_final(result) ? LADE_ERR_IO : LADE_NOT_READY, EIO, "%.200s", why);
+  return ladei_error(LADE_NOT_READY, EIO, "the answer ended after %zu of %zu bytes", read->done, read->bytes);
+}
+
+/* --- life --------------------------------------------------------------------------------------------------------- */
+
+lade_status ladei_source_exchange_create(const ladei_libcurl *curl, const ladei_source_settings *settings,
+                                         const ladei_source_options *limits, ladei_source_exchange **out) {
+  ladei_source_exchange *exchange = calloc(1, sizeof *exchange);
+  if (exchange != NULL) {
+    exchange->curl = curl;
+    exchange->easy = curl->easy_init();
+    if (exchange->easy != NULL && handle_prepare(exchange, settings, limits)) {
+      *out = exchange;
+      return LADE_OK;
+    }
+    ladei_source_exchange_destroy(exchange);
+  }
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for a request");
+}
+
+void ladei_source_exchange_destroy(ladei_source_exchange *exchange) {
+  if (exchange->easy != NULL) exchange->curl->easy_cleanup(exchange->easy);
+  headers_drop(exchange);
+  free(exchange);
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One range of an object, on its way into one piece of memory; and the limits of its requests. */
+#ifndef LADE_SOURCES_READ_H
+#define LADE_SOURCES_READ_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "lade/status.h"
+
+typedef struct ladei_source_client ladei_source_client;
+typedef struct ladei_source_object ladei_source_object;
+typedef struct ladei_source_exchange ladei_source_exchange;
+typedef struct ladei_source_read ladei_source_read;
+
+/* Limits; 0: lade's choice. */
+typedef struct ladei_source_options {
+  uint32_t connect_ms; /* until a connection is there; 10 s */
+  uint32_t stall_s;    /* without a KiB in a second; 30 */
+  uint32_t attempts;   /* for one range; 10 */
+  uint32_t pause_ms;   /* after the first failure, twice as long after each further one, up to 50 times; 200 */
+} ladei_source_options;
+
+struct ladei_source_read {
+  /* Set by the caller; the rest is zero. */
+  ladei_source_object *object;
+  uint64_t offset;
+  char *buffer;
+  size_t bytes; /* not 0 */
+  /* The end, on the client's thread with no lock held; lade_last_error() describes a failure. The read is the callee's
+   * again. LADE_ERR_IO, LADE_ERR_TRUNCATED, LADE_ERR_CANCELLED, LADE_ERR_OUT_OF_HOST_MEMORY. */
+  void (*complete)(ladei_source_read *read, lade_status status);
+  void *user;
+
+  size_t done; /* bytes that are there */
+  unsigned attempt;
+  uint64_t again_ns;               /* of the next attempt */
+  ladei_source_exchange *exchange; /* NULL: none is under way */
+  bool over;                       /* of a run; guarded by the client's lock */
+  TAILQ_ENTRY(ladei_source_read) link;
+};
+
+TAILQ_HEAD(ladei_source_reads, ladei_source_read);
+
+#endif /* LADE_SOURCES_READ_H */

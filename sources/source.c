@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The client: one thread that runs all exchanges, by libcurl's multi interface.
+ *
+ *   begin --> queue --> waiting --> under way --> complete          the client's thread
+ *             (any        ^            |
+ *             thread)     +-- pause ---+                            an attempt that may be repeated
+ *
+ * A read that fails in a way that may pass is tried again, from the byte that it has reached, after a pause that doubles
+ * and of which half is random, so that clients of one server do not come back together; a server's Retry-After can make
+ * it longer. Other reads go on meanwhile.
+ *
+ * Credentials are loaded when the first signed request needs them, again five minutes before their end, and again when
+ * the server says that they are over. That is a question of milliseconds to a service nearby, and the client's thread
+ * waits for it: six seconds at worst, in which bytes wait in the sockets.
+ *
+ * I1  A read is in one place: queue, waiting, under way (it has an exchange), or the caller's.
+ * I2  A read is touched no more once it is completed; neither is its object, which may be closed by then.
+ * I3  A read ends after options.attempts attempts at most, each of which ends options.stall_s after its last bytes.
+ * Locks: `lock` guards queue, `end` and `over` of reads; no call of libcurl is made under it. All else is the thread's.
+ */
+#include "sources/source.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/thread.h"
+#include "sources/credentials.h"
+#include "sources/exchange.h"
+
+enum { CONNECT_MS = 10000, STALL_S = 30, ATTEMPTS = 10, PAUSE_MS = 200, PAUSES_MOST = 50, RETRY_AFTER_MOST_S = 60 };
+enum { RENEW_S = 300, SKEW_LEAST_S = 60, POLL_MOST_MS = 60000 };
+static const uint64_t ns_of_ms = 1000000;
+
+TAILQ_HEAD(exchanges, ladei_source_exchange);
+
+struct ladei_source_client {
+  ladei_libcurl curl;
+  ladei_curl_multi *multi;
+  ladei_source_settings settings; /* constant */
+  ladei_source_options limits;    /* constant */
+  pthread_t thread;
+  ladei_lock lock;
+  ladei_condition ended;           /* a run is over */
+  struct ladei_source_reads queue; /* begun, and not seen by the thread */
+  bool end;
+  struct ladei_source_reads waiting;
+  struct exchanges under_way, idle;
+  ladei_source_credentials credentials;
+  unsigned credentials_number; /* of those loaded last */
+  time_t skew_s;               /* the servers' clock, ahead of this one */
+  uint64_t random;
+  _Atomic(uint64_t) retries;
+};
+
+/* --- the end of a read -------------------------------------------------------------------------------------------- */
+
+static void read_complete(ladei_source_read *read, lade_status status) {
+  if (status != LADE_OK) {
+    const ladei_source_object *object = read->object;
+    ladei_error_prefix(status, "reading %.200s, bytes %llu to %llu, attempt %u of %u: ", object->target.shown,
+                       (unsigned long long)read->offset, (unsigned long long)(read->offset + read->bytes - 1),
+                       read->attempt, object->client->limits.attempts);
+  }
+  ladei_lock_assert_none_held();
+  read->complete(read, status);
+}
+
+static bool is_cancelled(const ladei_source_read *read) {
+  return atomic_load_explicit(&read->object->cancelled, memory_order_relaxed);
+}
+
+static void read_cancel(ladei_source_read *read) {
+  read_complete(
+      read, ladei_error(LADE_ERR_CANCELLED, ECANCELED, "cancelled after %zu of %zu bytes", read->done, read->bytes));
+}
+
+/* --- credentials -------------------------------------------------------------------------------------------------- */
+
+static time_t client_time(const ladei_source_client *client) { return time(NULL) + client->skew_s; }
+
+static bool same_text(const char *a, const char *b) { return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0); }
+
+/* Loads credentials other than those that there are. LADE_ERR_IO: there are none. */
+static lade_status credentials_renew(ladei_source_client *client) {
+  ladei_source_credentials *now = &client->credentials, found;
+  LADEI_TRY(ladei_source_credentials_load(&client->curl, &client->settings, &found));
+  bool same =
+      same_text(found.key, now->key) && same_text(found.secret, now->secret) && same_text(found.token, now->token);
+  ladei_source_credentials_free(same ? &found : now);
+  if (same) return ladei_error(LADE_ERR_IO, EACCES, "the credentials are over, and there are no others");
+  *now = found;
+  client->credentials_number++;
+  return LADE_OK;
+}
+
+/* Before a signed request. Credentials that are still good are used where there are no others yet. */
+static lade_status credentials_ready(ladei_source_client *client) {
+  const ladei_source_credentials *now = &client->credentials;
+  time_t left_s = now->until != 0 ? now->until - client_time(client) : RENEW_S + 1;
+  if (now->key != NULL && left_s > RENEW_S) return LADE_OK;
+  lade_status status = credentials_renew(client);
+  return status != LADE_OK && now->key != NULL && left_s > 0 ? LADE_OK : status;
+}
+
+/* --- attempts ----------------------------------------------------------------------------------------------------- */
+
+static uint64_t random_next(ladei_source_client *client) {
+  client->random = client->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+  return client->random >> 33;
+}
+
+static uint64_t pause_ns(ladei_source_client *client, const ladei_source_read *read, uint32_t retry_after_s) {
+  uint64_t times = read->attempt <= 6 ? UINT64_C(1) << (read->attempt - 1) : PAUSES_MOST;
+  uint64_t pause = client->limits.pause_ms * (times < PAUSES_MOST ? times : PAUSES_MOST) * ns_of_ms;
+  uint64_t asked =
+      (uint64_t)(retry_after_s < RETRY_AFTER_MOST_S ? retry_after_s : RETRY_AFTER_MOST_S) * 1000 * ns_of_ms;
+  pause = pause / 2 + random_next(client) % (pause / 2 + 1);
+  return pause > asked ? pause : asked;
+}
+
+/* The record has the reason. */
+static void read_again(ladei_source_client *client, ladei_source_read *read, uint32_t retry_after_s) {
+  if (read->attempt >= client->limits.attempts) {
+    read_complete(read, LADE_ERR_IO);
+    return;
+  }
+  atomic_fetch_add_explicit(&client->retries, 1, memory_order_relaxed);
+  read->again_ns = ladei_clock_ns(CLOCK_MONOTONIC) + pause_ns(client, read, retry_after_s);
+  TAILQ_INSERT_TAIL(&client->waiting, read, link);
+}
+
+static lade_status exchange_take(ladei_source_client *client, ladei_source_exchange **out) {
+  *out = TAILQ_FIRST(&client->idle);
+  if (*out == NULL) return ladei_source_exchange_create(&client->curl, &client->settings, &client->limits, out);
+  TAILQ_REMOVE(&client->idle, *out, link);
+  return LADE_OK;
+}
+
+static void exchange_give(ladei_source_client *client, ladei_source_exchange *exchange) {
+  exchange->read->exchange = NULL;
+  exchange->read = NULL;
+  TAILQ_INSERT_HEAD(&client->idle, exchange, link);
+}
+
+/* An attempt begins. */
+static lade_status read_send(ladei_source_client *client, ladei_source_read *read) {
+  ladei_source_exchange *exchange;
+  read->attempt++;
+  if (read->object->target.is_signed) LADEI_TRY(credentials_ready(client));
+  LADEI_TRY(exchange_take(client, &exchange));
+  read->exchange = exchange;
+  exchange->credentials = client->credentials_number;
+  lade_status status =
+      ladei_source_exchange_begin(exchange, read, &client->settings, &client->credentials, client_time(client));
+  if (status == LADE_OK && client->curl.multi_add_handle(client->multi, exchange->easy) != 0)
+    status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "libcurl does not take a request");
+  if (status == LADE_OK)
+    TAILQ_INSERT_TAIL(&client->under_way, exchange, link);
+  else
+    exchange_give(client, exchange);
+  return status;
+}
+
+static void exchange_remove(ladei_source_client *client, ladei_source_exchange *exchange) {
+  (void)client->curl.multi_remove_handle(client->multi, exchange->easy);
+  TAILQ_REMOVE(&client->under_way, exchange, link);
+}
+
+/* Whether a refused signature was refused for the time: takes the server's, by its header Date. */
+static bool skew_take(ladei_source_client *client, const ladei_source_exchange *exchange) {
+  if (!ladei_source_exchange_says(exchange, "RequestTimeTooSkewed")) return false;
+  time_t date = client->curl.getdate(exchange->answer.date, NULL);
+  time_t skew_s = date - time(NULL);
+  if (date == -1 || labs(skew_s - client->skew_s) < SKEW_LEAST_S) return false;
+  client->skew_s = skew_s;
+  return true;
+}
+
+/* LADE_NOT_READY: the cause for which a server refuses a signature is gone. */
+static lade_status signature_mend(ladei_source_client *client, const ladei_source_exchange *exchange,
+                                  lade_status status) {
+  if (skew_take(client, exchange)) return LADE_NOT_READY;
+  if (!ladei_source_exchange_says(exchange, "ExpiredToken") &&
+      !ladei_source_exchange_says(exchange, "TokenRefreshRequired"))
+    return status;
+  if (exchange->credentials != client->credentials_number) return LADE_NOT_READY;
+  return credentials_renew(client) == LADE_OK ? LADE_NOT_READY : status;
+}
+
+static void exchange_ended(ladei_source_client *client, ladei_source_exchange *exchange, int result) {
+  ladei_source_read *read = exchange->read;
+  uint32_t retry_after_s = exchange->answer.retry_after_s;
+  exchange_remove(client, exchange);
+  lade_status status = ladei_source_exchange_end(exchange, result);
+  if (status == LADE_ERR_IO && read->object->target.is_signed) {
+    lade_error reason;
+    ladei_error_save(&reason);
+    status = signature_mend(client, exchange, status);
+    ladei_error_restore(&reason);
+  }
+  exchange_give(client, exchange);
+  if (status == LADE_NOT_READY)
+    read_again(client, read, retry_after_s);
+  else
+    read_complete(read, status);
+}
+
+/* --- the thread --------------------------------------------------------------------------------------------------- */
+
+static bool queue_take(ladei_source_client *client) {
+  ladei_lock_acquire(&client->lock);
+  TAILQ_CONCAT(&client->waiting, &client->queue, link);
+  bool end = client->end;
+  ladei_lock_release(&client->lock);
+  return end;
+}
+
+static void cancelled_end(ladei_source_client *client) {
+  ladei_source_exchange *exchange, *next_exchange;
+  ladei_source_read *read, *next_read;
+  for (exchange = TAILQ_FIRST(&client->under_way); exchange != NULL; exchange = next_exchange) {
+    next_exchange = TAILQ_NEXT(exchange, link);
+    read = exchange->read;
+    if (!is_cancelled(read)) continue;
+    exchange_remove(client, exchange);
+    exchange_give(client, exchange);
+    read_cancel(read);
+  }
+  for (read = TAILQ_FIRST(&client->waiting); read != NULL; read = next_read) {
+    next_read = TAILQ_NEXT(read, link);
+    if (!is_cancelled(read)) continue;
+    TAILQ_REMOVE(&client->waiting, read, link);
+    read_cancel(read);
+  }
+}
+
+/* Begins attempts that are due. */
+static void due_send(ladei_source_client *client) {
+  ladei_source_read *read, *next;
+  uint64_t now = ladei_clock_ns(CLOCK_MONOTONIC);
+  for (read = TAILQ_FIRST(&client->waiting); read != NULL; read = next) {
+    next = TAILQ_NEXT(read, link);
+    if (read->again_ns > now) continue;
+    TAILQ_REMOVE(&client->waiting, read, link);
+    lade_status status = read_send(client, read);
+    if (status != LADE_OK) read_complete(read, status);
+  }
+}
+
+/* Until the next attempt is due, in milliseconds. */
+static int pause_left_ms(const ladei_source_client *client) {
+  const ladei_source_read *read;
+  uint64_t now = ladei_clock_ns(CLOCK_MONOTONIC), left_ns = POLL_MOST_MS * ns_of_ms;
+  TAILQ_FOREACH (read, &client->waiting, link) {
+    uint64_t pause = read->again_ns > now ? read->again_ns - now : 0;
+    left_ns = pause < left_ns ? pause : left_ns;
+  }
+  return (int)((left_ns + ns_of_ms - 1) / ns_of_ms);
+}
+
+static void ended_take(ladei_source_client *client) {
+  ladei_curl_message *message;
+  ladei_source_exchange *exchange;
+  int left;
+  while ((message = client->curl.multi_info_read(client->multi, &left)) != NULL) {
+    int result = message->data.result; /* the message is gone with its handle */
+    if (message->kind == LADEI_CURL_DONE &&
+        client->curl.easy_getinfo(message->easy, LADEI_CURL_INFO_PRIVATE, &exchange) == LADEI_CURL_OK)
+      exchange_ended(client, exchange, result);
+  }
+}
+
+static void *client_main(void *argument) {
+  ladei_source_client *client = argument;
+  while (!queue_take(client)) {
+    int running;
+    cancelled_end(client);
+    due_send(client);
+    (void)client->curl.multi_perform(client->multi, &running);
+    ended_take(client);
+    (void)client->curl.multi_poll(client->multi, NULL, 0, pause_left_ms(client), NULL);
+  }
+  assert(TAILQ_EMPTY(&client->under_way) && TAILQ_EMPTY(&client->waiting));
+  return NULL;
+}
+
+/* --- calls -------------------------------------------------------------------------------------------------------- */
+
+void ladei_source_read_begin(ladei_source_read *read) {
+  ladei_source_client *client = read->object->client;
+  assert(read->bytes > 0);
+  ladei_lock_acquire(&client->lock);
+  TAILQ_INSERT_TAIL(&client->queue, read, link);
+  ladei_lock_release(&client->lock);
+  ladei_source_client_push(client);
+}
+
+typedef struct run {
+  lade_status status;
+  lade_error error;
+} run;
+
+static void run_ended(ladei_source_read *read, lade_status status) {
+  ladei_source_client *client = read->object->client;
+  run *r = read->user;
+  r->status = status;
+  ladei_error_save(&r->error);
+  ladei_lock_acquire(&client->lock);
+  read->over = true;
+  ladei_condition_broadcast(&client->ended);
+  ladei_lock_release(&client->lock);
+}
+
+lade_status ladei_source_read_run(ladei_source_read *read) {
+  ladei_source_client *client = read->object->client;
+  run r;
+  read->complete = run_ended;
+  read->user = &r;
+  ladei_source_read_begin(read);
+  ladei_lock_acquire(&client->lock);
+  while (!read->over) ladei_condition_wait(&client->ended, &client->lock);
+  ladei_lock_release(&client->lock);
+  if (r.status != LADE_OK) ladei_error_restore(&r.error);
+  return r.status;
+}
+
+void ladei_source_client_push(ladei_source_client *client) { (void)client->curl.multi_wakeup(client->multi); }
+
+uint64_t ladei_source_client_retries(const ladei_source_client *client) {
+  return atomic_load_explicit(&client->retries, memory_order_relaxed);
+}
+
+lade_status ladei_source_object_open(ladei_source_client *client, const char *text, ladei_source_object **out) {
+  ladei_source_url url;
+  size_t at;
+  const char *expected = ladei_source_url_parse(text, &url, &at);
+  if (expected != NULL)
+    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "a URL is refused at byte %zu; expected %s", at, expected);
+  ladei_source_object *object = calloc(1, sizeof *object);
+  if (object == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for a URL");
+  object->client = client;
+  lade_status status =
+      ladei_source_target_make(&url, client->settings.endpoint, client->settings.region, &object->target);
+  if (status != LADE_OK)
+    free(object);
+  else
+    *out = object;
+  return status;
+}
+
+void ladei_source_object_close(ladei_source_object *object) {
+  ladei_source_target_free(&object->target);
+  free(object);
+}
+
+void ladei_source_object_cancel(ladei_source_object *object) {
+  atomic_store_explicit(&object->cancelled, true, memory_order_relaxed);
+}
+
+/* --- life --------------------------------------------------------------------------------------------------------- */
+
+static uint32_t chosen(uint32_t wanted, uint32_t otherwise) { return wanted != 0 ? wanted : otherwise; }
+
+static void exchanges_destroy(ladei_source_client *client) {
+  ladei_source_exchange *exchange;
+  while ((exchange = TAILQ_FIRST(&client->idle)) != NULL) {
+    TAILQ_REMOVE(&client->idle, exchange, link);
+    ladei_source_exchange_destroy(exchange);
+  }
+}
+
+/* Without its thread. */
+static void client_free(ladei_source_client *client) {
+  exchanges_destroy(client);
+  if (client->multi != NULL) (void)client->curl.multi_cleanup(client->multi);
+  ladei_source_credentials_free(&client->credentials);
+  ladei_source_settings_free(&client->settings);
+  ladei_condition_destroy(&client->ended);
+  ladei_lock_destroy(&client->lock);
+  free(client);
+}
+
+lade_status ladei_source_client_create(const ladei_source_options *options, ladei_source_client **out) {
+  ladei_source_client *client = calloc(1, sizeof *client);
+  if (client == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for a client of URLs");
+  ladei_lock_init(&client->lock, LADEI_RANK_LEAF);
+  ladei_condition_init(&client->ended);
+  TAILQ_INIT(&client->queue);
+  TAILQ_INIT(&client->waiting);
+  TAILQ_INIT(&client->under_way);
+  TAILQ_INIT(&client->idle);
+  client->random = ladei_clock_ns(CLOCK_REALTIME);
+  client->limits = (ladei_source_options){.connect_ms = chosen(options->connect_ms, CONNECT_MS),
+                                          .stall_s = chosen(options->stall_s, STALL_S),
+                                          .attempts = chosen(options->attempts, ATTEMPTS),
+                                          .pause_ms = chosen(options->pause_ms, PAUSE_MS)};
+  lade_status status = ladei_libcurl_open(&client->curl);
+  if (status == LADE_OK) status = ladei_source_settings_read(&client->settings);
+  if (status == LADE_OK && (client->multi = client->curl.multi_init()) == NULL)
+    status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for libcurl");
+  if (status == LADE_OK && ladei_thread_start(&client->thread, client_main, client) != 0)
+    status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "the thread of URLs cannot be started");
+  if (status == LADE_OK)
+    *out = client;
+  else
+    client_free(client);
+  return status;
+}
+
+void ladei_source_client_destroy(ladei_source_client *client) {
+  ladei_lock_acquire(&client->lock);
+  client->end = true;
+  ladei_lock_release(&client->lock);
+  ladei_source_client_push(client);
+  pthread_join(client->thread, NULL);
+  client_free(client);
+}

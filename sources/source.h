@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranges of objects that URLs name, read into the caller's memory.
+ *
+ *   ladei_source_client   one per pipeline that reads URLs: libcurl, a thread, connections, credentials
+ *   ladei_source_object   one per URL of a transfer: the request to send, and the version that all answers must be of
+ *   ladei_source_read     one range, into one piece of memory
+ *
+ * Threads: any, unless said otherwise.
+ */
+#ifndef LADE_SOURCES_SOURCE_H
+#define LADE_SOURCES_SOURCE_H
+
+#include "sources/read.h"
+
+/* LADE_ERR_UNSUPPORTED without libcurl, LADE_ERR_OUT_OF_HOST_MEMORY. Reads the environment. */
+lade_status ladei_source_client_create(const ladei_source_options *options, ladei_source_client **out);
+/* All reads are over and all objects closed. */
+void ladei_source_client_destroy(ladei_source_client *client);
+/* Requests that were sent again. */
+uint64_t ladei_source_client_retries(const ladei_source_client *client);
+/* Lets reads of cancelled objects end now. */
+void ladei_source_client_push(ladei_source_client *client);
+
+/* Sends nothing. LADE_ERR_INVALID_ARGUMENT: the URL, the endpoint or the region is not usable. */
+lade_status ladei_source_object_open(ladei_source_client *client, const char *url, ladei_source_object **out);
+/* Its reads are over. */
+void ladei_source_object_close(ladei_source_object *object);
+/* Makes no system call: ladei_source_client_push() is due. Reads that begin later end, too. */
+void ladei_source_object_cancel(ladei_source_object *object);
+
+void ladei_source_read_begin(ladei_source_read *read);
+/* Waits for the end. `complete` and `user` are the call's. */
+lade_status ladei_source_read_run(ladei_source_read *read);
+
+#endif /* LADE_SOURCES_SOURCE_H */

@@ -1,0 +1,327 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Servers for tests of sources: prints the port, and serves the files of a folder until its input ends.
+
+usage: servers.py nginx | nginx-tls | apache | faults FOLDER [--skew SECONDS | --port PORT]
+
+nginx and Apache are the real ones, with their configuration in the folder; nginx-tls makes a certificate there, ca.pem. "faults" is a
+server of ours, for what real servers do once in a million requests: `fault` and its parameters are in the query of a URL, `times` of
+them are answered so (without it all) after the first `after`, and the rest well. It writes a line for each request to FOLDER/log: status, path, headers that are
+of interest. Below /signed/ it checks signatures, strictly; tokens that begin with "old" are over. --skew sets its clock.
+
+exit status: 77 where the server's program is not installed.
+"""
+
+import collections
+import datetime
+import email.utils
+import hashlib
+import hmac
+import http.server
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+
+KEYS = {"AKTEST": "secret/of+test", "user:name": "another secret", "ASIATEMP": "secret of a token"}
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_for(port, process):
+    for _ in range(1000):
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            if process.poll() is not None:
+                sys.exit("the server has ended")
+            time.sleep(0.01)
+    sys.exit("the server does not answer")
+
+
+def real(command, port):
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=sys.stderr)
+    wait_for(port, process)
+    print(port, flush=True)
+    sys.stdin.read()
+    process.terminate()
+    process.wait()
+
+
+def program(name):
+    path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/bin:/sbin:/bin")
+    if path is None:
+        sys.exit(77)
+    return path
+
+
+def nginx(folder, tls):
+    port = free_port()
+    secure = ""
+    if tls:
+        subprocess.run([program("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{folder}/key.pem", "-out",
+                        f"{folder}/ca.pem", "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
+                       check=True, stderr=subprocess.DEVNULL)
+        secure = f"ssl_certificate {folder}/ca.pem; ssl_certificate_key {folder}/key.pem;"
+    temporary = " ".join(f"{name}_temp_path {folder}/{name};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    with open(f"{folder}/nginx.conf", "w", encoding="utf-8") as conf:
+        conf.write(f"daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/errors; "
+                   f"{'user root;' if os.getuid() == 0 else ''} events {{}} http {{ access_log off; sendfile on; {temporary} "
+                   f"server {{ listen 127.0.0.1:{port}{' ssl' if tls else ''}; root {folder}; {secure} }} }}\n")
+    real([program("nginx"), "-p", folder, "-c", f"{folder}/nginx.conf", "-e", f"{folder}/errors"], port)
+
+
+def apache(folder):
+    port = free_port()
+    modules = "/usr/lib/apache2/modules"
+    program("apache2")
+    with open(f"{folder}/apache.conf", "w", encoding="utf-8") as conf:
+        conf.write(f"ServerRoot {folder}\nServerName localhost\nPidFile {folder}/pid\nListen 127.0.0.1:{port}\nErrorLog {folder}/errors\n"
+                   f"LoadModule mpm_event_module {modules}/mod_mpm_event.so\n"
+                   f"LoadModule authz_core_module {modules}/mod_authz_core.so\n"
+                   f"DefaultRuntimeDir {folder}\n"
+                   + f"DocumentRoot {folder}\n<Directory {folder}>\nRequire all granted\n</Directory>\n")
+    real([program("apache2"), "-f", f"{folder}/apache.conf", "-D", "FOREGROUND"], port)
+
+
+class Faults(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    folder = ""
+    skew = 0
+    seen = collections.Counter()
+    under_way = 0
+    most = 0
+    lock = threading.Lock()
+
+    def log_message(self, *_):
+        pass
+
+    def date_time_string(self, timestamp=None):
+        return email.utils.formatdate(time.time() + self.skew, usegmt=True)
+
+    def note(self, status):
+        interesting = ("authorization", "x-amz-security-token", "if-match", "range")
+        headers = {name.lower(): value for name, value in self.headers.items() if name.lower() in interesting}
+        with self.lock, open(f"{self.folder}/log", "a", encoding="utf-8") as log:
+            log.write(f"{status} {self.path} {json.dumps(headers)} most {Faults.most}\n")
+
+    def answer(self, status, headers=(), body=b"", length=True, early=None):
+        """early: how many bytes are sent before the connection ends, and how."""
+        self.note(status)
+        self.send_response(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        if length:
+            self.send_header("Content-Length", str(len(body)))
+        else:
+            self.send_header("Connection", "close")
+            self.close_connection = True
+        self.end_headers()
+        if early is None:
+            self.wfile.write(body)
+            return
+        bytes_sent, how = early
+        self.wfile.write(body[:bytes_sent])
+        self.wfile.flush()
+        if how == "stall":
+            time.sleep(30)
+        if how == "reset":
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close_connection = True
+
+    def refuse(self, status, code):
+        self.answer(status, [("Content-Type", "application/xml")], f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode())
+
+    # --- signatures: everything is computed from what came ---
+
+    def signature_fault(self):
+        """The code of S3's error, or None."""
+        match = re.fullmatch(r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([a-z0-9-]+)/s3/aws4_request, SignedHeaders=([a-z0-9;-]+), "
+                             r"Signature=([0-9a-f]{64})", self.headers.get("Authorization", ""))
+        if match is None:
+            return "AccessDenied"
+        key, day, region, names, signature = match.groups()
+        if region != "eu-test-1":
+            return "AuthorizationHeaderMalformed"
+        token = self.headers.get("x-amz-security-token")
+        if key not in KEYS or (key == "ASIATEMP") != (token is not None):
+            return "InvalidAccessKeyId"
+        if token is not None and token.startswith("old"):
+            return "ExpiredToken"
+        stamp = self.headers.get("x-amz-date", "")
+        now = datetime.datetime.utcnow() + datetime.timedelta(seconds=self.skew)
+        if abs((datetime.datetime.strptime(stamp, "%Y%m%dT%H%M%SZ") - now).total_seconds()) > 900:
+            return "RequestTimeTooSkewed"
+        signed = names.split(";")
+        amazons = {name.lower() for name in self.headers if name.lower().startswith("x-amz-")}
+        if signed != sorted(signed) or not {"host", "x-amz-content-sha256", *amazons} <= set(signed):
+            return "AccessDenied"
+        path, _, query = self.path.partition("?")
+        if re.search(r"%(?![0-9A-F]{2})|[^A-Za-z0-9/._~%-]", path) or re.search("%(2D|2E|5F|7E|3[0-9]|[46][1-9A-F]|[57][0-9A])", path):
+            return "InvalidURI"
+        lines = [self.command, path, query, *(f"{name}:{self.headers[name].strip()}" for name in signed), "", names,
+                 self.headers["x-amz-content-sha256"]]
+        scope = f"{day}/{region}/s3/aws4_request"
+        text = "\n".join(["AWS4-HMAC-SHA256", stamp, scope, hashlib.sha256("\n".join(lines).encode()).hexdigest()])
+        step = ("AWS4" + KEYS[key]).encode()
+        for part in (day, region, "s3", "aws4_request"):
+            step = hmac.new(step, part.encode(), hashlib.sha256).digest()
+        expected = hmac.new(step, text.encode(), hashlib.sha256).hexdigest()
+        return None if expected == signature and stamp.startswith(day) else "SignatureDoesNotMatch"
+
+    # --- requests ---
+
+    def credentials(self, path):
+        """What a container's and an instance's services say. The first answers are of a token that is over."""
+        document = {"AccessKeyId": "ASIATEMP", "SecretAccessKey": KEYS["ASIATEMP"], "Expiration": "2100-01-01T00:00:00Z"}
+        with self.lock:
+            Faults.seen[path] += 1
+            document["Token"] = ("old" if Faults.seen[path] == 1 else "new") + "token=="
+        if path == "/container" and self.headers.get("Authorization") != "of-the-container":
+            return self.refuse(403, "AccessDenied")
+        if path.startswith("/latest/meta-data") and self.headers.get("X-aws-ec2-metadata-token") != "instance-token":
+            return self.refuse(401, "Unauthorized")
+        if path == "/latest/meta-data/iam/security-credentials/":
+            return self.answer(200, body=b"role-name\n")
+        return self.answer(200, body=json.dumps(document).encode())
+
+    def do_PUT(self):
+        if self.path == "/latest/api/token" and self.headers.get("X-aws-ec2-metadata-token-ttl-seconds"):
+            return self.answer(200, body=b"instance-token")
+        return self.refuse(404, "NoSuchKey")
+
+    def do_GET(self):
+        with self.lock:
+            Faults.under_way += 1
+            Faults.most = max(Faults.most, Faults.under_way)
+        try:
+            self.get()
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+        finally:
+            with self.lock:
+                Faults.under_way -= 1
+
+    def get(self):
+        if self.path.startswith("http://"):  # as a proxy
+            self.path = "/" + self.path.split("/", 3)[3]
+        path, _, query = self.path.partition("?")
+        if path == "/container" or path.startswith("/latest/"):
+            return self.credentials(path)
+        if path.startswith("/signed/"):
+            fault = self.signature_fault()
+            if fault is not None:
+                return self.refuse(400 if fault == "ExpiredToken" else 403, fault)
+            path = urllib.parse.unquote(path[len("/signed/bucket"):])
+            path = "/" + path.strip("/").replace("/", "|")
+        want = {name: values[0] for name, values in urllib.parse.parse_qs(query).items()}
+        with self.lock:
+            Faults.seen[self.path] += 1
+            number = Faults.seen[self.path]
+        fault = want.get("fault") if number > int(want.get("after", 0)) and number <= int(want.get("times", 1 << 30)) else None
+        try:
+            with open(self.folder + path, "rb") as file:
+                data = file.read()
+        except OSError:
+            return self.refuse(404, "NoSuchKey")
+        return self.serve(data, fault, want, number)
+
+    def serve(self, data, fault, want, number):
+        time.sleep(float(want.get("delay", 0)))
+        first, last = map(int, re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers["Range"]).groups())
+        etag, modified = want.get("etag", '"one"'), "Sat, 28 Nov 2026 00:00:00 GMT"
+        if fault == "replaced":
+            etag, modified = etag.replace("one", "two"), "Sat, 28 Nov 2026 00:00:01 GMT"
+        if fault == "touched":
+            modified = "Sat, 28 Nov 2026 00:00:01 GMT"
+        if fault == "weaker":
+            etag = "W/" + etag
+        versions = [("ETag", etag)] * (etag != "none") + [("Last-Modified", modified)]
+        if "If-Match" in self.headers and self.headers["If-Match"] != etag and "trusting" not in want:
+            return self.refuse(412, "PreconditionFailed")
+        if fault == "status":
+            region = [("x-amz-bucket-region", want["region"])] if "region" in want else []
+            later = [("Retry-After", want["later"])] if "later" in want else []
+            self.note(int(want["status"]))
+            self.send_response(int(want["status"]))
+            body = f"<Error><Code>{want.get('code', 'InternalError')}</Code></Error>".encode()
+            body += b"x" * int(want.get("more", 0))
+            for name, value in [*region, *later, ("Content-Length", str(len(body))), ("Location", want.get("to", "/"))]:
+                self.send_header(name, value)
+            self.end_headers()
+            return self.wfile.write(body)
+        if first >= len(data):
+            return self.answer(416, [("Content-Range", f"bytes */{len(data)}"), *versions])
+        last = min(last, len(data) - 1)
+        body, half = data[first:last + 1], (last + 1 - first) // 2
+        said = f"bytes {first}-{last}/{len(data)}"
+        if fault == "whole":
+            return self.answer(200, versions, data)
+        if fault == "shifted":
+            return self.answer(206, [("Content-Range", f"bytes {first + 1}-{last + 1}/{len(data)}"), *versions], data[first + 1:last + 2])
+        if fault == "less":
+            return self.answer(206, [("Content-Range", f"bytes {first}-{first + half - 1}/{len(data)}"), *versions], body[:half])
+        if fault == "unsaid":
+            return self.answer(206, versions, body)
+        if fault == "unknown":
+            return self.answer(206, [("Content-Range", f"bytes {first}-{last}/*"), *versions], body)
+        if fault == "encoded":
+            return self.answer(206, [("Content-Range", said), ("Content-Encoding", "gzip"), *versions], body)
+        if fault == "more":
+            return self.answer(206, [("Content-Range", said), *versions], body + b"more", length=False)
+        if fault == "longer":
+            return self.answer(206, [("Content-Range", said), *versions], body + b"more")
+        if fault == "continue":
+            self.send_response_only(100)
+            self.end_headers()
+        early = (half, fault) if fault in ("short", "reset", "stall") else None
+        if fault == "ended":
+            return self.answer(206, [("Content-Range", said), *versions], body[:half], length=False)
+        return self.answer(206, [("Content-Range", said), *versions], body, early=early)
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, *_):
+        pass
+
+
+def faults(folder, skew, port):
+    Faults.folder, Faults.skew = folder, skew
+    open(f"{folder}/log", "a", encoding="utf-8").close()
+    server = Server(("127.0.0.1", port), Faults)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(server.server_address[1], flush=True)
+    sys.stdin.read()
+
+
+def main():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    kind, folder = sys.argv[1:3]
+    if kind == "faults":
+        option = dict(zip(sys.argv[3::2], sys.argv[4::2]))
+        faults(folder, int(option.get("--skew", 0)), int(option.get("--port", 0)))
+    elif kind == "apache":
+        apache(folder)
+    else:
+        nginx(folder, kind == "nginx-tls")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
