@@ -161,6 +161,7 @@ struct ladei_pipe_core_transfer {
   bool adapts;        /* staged chunks are even, and short at start and end: adapt.h, ladei_pipe_chunk_next */
   bool ordered;       /* the host half goes chunk by chunk, in order */
   bool calls;         /* the host half calls back, so it may take for ever; set where `ordered` is */
+  bool remote;        /* the host half is a request that may take for ever, and keeps no thread */
   unsigned writers;   /* WRITE orders out at most; 0: as many as the ring has. May change: Note [Writers] in adapt.c */
   uint64_t sink;      /* not 0: transfers of the same sink count their writes together */
   bool unstaged;      /* copies leave and reach the host's own memory: no block */
@@ -252,7 +253,7 @@ typedef struct ladei_pipe_takers {
   unsigned staying;  /* places of the window that are kept for takers of READ orders */
 } ladei_pipe_takers;
 
-/* READ or WRITE orders of transfers that are not ordered. */
+/* READ or WRITE orders of transfers that are neither ordered nor remote. */
 typedef struct ladei_pipe_host_orders {
   unsigned window; /* out, at most ... */
   unsigned out;    /* ... and now, without overdue ones. At most one of an ordered transfer */

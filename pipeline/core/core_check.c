@@ -133,7 +133,7 @@ static lade_status check_host_halves(const ladei_pipe_ring *ring) {
     bool out = slot->state == LADEI_PIPE_SLOT_READING || slot->state == LADEI_PIPE_SLOT_WRITING;
     if (slot->stalled && !(out && slot->transfer->calls))
       return broken(ring, "I9: a slot is stalled that is in no call");
-    host_out += out && !slot->transfer->ordered && !slot->stalled ? 1 : 0;
+    host_out += out && ladei_pipe_transfer_is_in_window(slot->transfer) && !slot->stalled ? 1 : 0;
     calls_out += out && slot->transfer->calls ? 1 : 0;
     calls_active += slot->transfer != NULL && slot->transfer->calls ? 1 : 0;
   }

@@ -76,11 +76,16 @@ static inline bool ladei_pipe_transfer_ready(const ladei_pipe_core_transfer *tra
   return ladei_pipe_transfer_is_unissued(transfer) && !host_first && !answer_first && !transfer->asks;
 }
 
+/* Its host halves are as many as the window lets out. */
+static inline bool ladei_pipe_transfer_is_in_window(const ladei_pipe_core_transfer *transfer) {
+  return !transfer->ordered && !transfer->remote;
+}
+
 /* See Note [Stalled transfers]. */
 static inline bool ladei_pipe_transfer_may_stall(const ladei_pipe_core_transfer *transfer) {
   bool calls_can_stall = transfer->calls && (transfer->stalled > 0 || !transfer->answered ||
                                              (transfer->ordered && transfer->ring->direction == LADE_TO_HOST));
-  return transfer->dependency != LADEI_PIPE_DEPENDENCY_NONE || calls_can_stall;
+  return transfer->dependency != LADEI_PIPE_DEPENDENCY_NONE || transfer->remote || calls_can_stall;
 }
 
 /* See Note [Copies under way]. */
@@ -99,11 +104,11 @@ static inline bool ladei_pipe_ring_calls_are_full(const ladei_pipe_ring *ring) {
 /* Begins no chunk until some of its own, or of others of the kind, are over. */
 static inline bool ladei_pipe_transfer_has_share(const ladei_pipe_core_transfer *transfer) {
   const ladei_pipe_ring *ring = transfer->ring;
-  if (!transfer->calls && transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE)
+  if (!transfer->calls && !transfer->remote && transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE)
     return ladei_pipe_transfer_is_far_ahead(transfer);
   if (transfer->calls && ladei_pipe_ring_calls_are_full(ring)) return true;
   unsigned most = ring->blocks.limit > 1 ? ring->blocks.limit - 1 : 1;
-  most -= transfer->calls && most > 1 ? 1 : 0;
+  most -= (transfer->calls || transfer->remote) && most > 1 ? 1 : 0;
   bool can_stall = ladei_pipe_transfer_may_stall(transfer);
   bool all_slots = can_stall && (transfer->active + ring->schedule.may_stall >= most ||
                                  transfer->active >= ladei_pipe_ring_room(ring));

@@ -25,7 +25,7 @@
  * I9  ring->calls.active = slots that carry chunks of transfers that call back, ring->calls.out = those READING or
  *     WRITING; transfer->stalled = those of them that are stalled; transfer->host_out = slots with its chunks READING
  *     or WRITING, never more than its `writers` were when the last WRITE was given; ring->host.out = slots READING or
- *     WRITING, except stalled ones and ordered transfers'.
+ *     WRITING, except stalled ones, and those of ordered and remote transfers.
  * I10 Slots, batches and stream dependencies change state as the three functions of core_internal.h ending in
  *     _may_become say; slot_state_set, batch_state_set and dependency_set alone change them.
  * I11 A slot is joined to another only while both are COPYING for the same order; copy_stream->under_way_bytes =
@@ -115,7 +115,7 @@ static void slot_to_ready(ladei_pipe_slot *slot) {
 static void active_add(ladei_pipe_core_transfer *transfer, unsigned change) {
   transfer->active += change;
   transfer->ring->active += change;
-  if (transfer->dependency != LADEI_PIPE_DEPENDENCY_NONE || transfer->calls) {
+  if (transfer->dependency != LADEI_PIPE_DEPENDENCY_NONE || transfer->calls || transfer->remote) {
     transfer->ring->schedule.may_stall += ladei_pipe_transfer_may_stall(transfer) ? change : 0;
     transfer->ring->calls.active += transfer->calls ? change : 0;
   }
@@ -350,7 +350,7 @@ static void take_copy(ladei_pipe_ring *ring, const ladei_pipe_order *order) {
 static void host_begin(ladei_pipe_ring *ring, ladei_pipe_core_transfer *transfer) {
   transfer->host_busy = true;
   transfer->host_out++;
-  ring->host.out += transfer->ordered ? 0 : 1;
+  ring->host.out += ladei_pipe_transfer_is_in_window(transfer) ? 1 : 0;
   ring->calls.out += transfer->calls;
 }
 
@@ -367,7 +367,7 @@ static void call_end(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfer) 
 static void host_end(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfer) {
   transfer->host_busy = false;
   transfer->host_out--;
-  slot->ring->host.out -= transfer->ordered || slot->stalled ? 0 : 1;
+  slot->ring->host.out -= ladei_pipe_transfer_is_in_window(transfer) && !slot->stalled ? 1 : 0;
   if (transfer->calls) call_end(slot, transfer);
 }
 
@@ -375,7 +375,7 @@ void ladei_pipe_core_stall(ladei_pipe_slot *slot) {
   ladei_pipe_core_transfer *transfer = slot->transfer;
   bool could_stall = ladei_pipe_transfer_may_stall(transfer);
   slot->stalled = true;
-  slot->ring->host.out -= transfer->ordered ? 0 : 1;
+  slot->ring->host.out -= ladei_pipe_transfer_is_in_window(transfer) ? 1 : 0;
   transfer->stalled++;
   may_stall_update(transfer, could_stall);
   ladei_pipe_transfer_update(transfer);

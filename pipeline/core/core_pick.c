@@ -352,7 +352,8 @@ static bool pick_read(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   assert(!ring->takers.asking_stays || ring->takers.staying > 0);
   unsigned kept = ring->takers.staying - (ring->takers.asking_stays ? 1u : 0u);
   unsigned taken = ring->host.out + (ring->host.out > 0 ? kept : 0); /* all that stay may hang in their copies */
-  if (transfer == NULL || transfer->no_host || (!transfer->ordered && taken >= reads_most(ring, transfer)) ||
+  if (transfer == NULL || transfer->no_host ||
+      (ladei_pipe_transfer_is_in_window(transfer) && taken >= reads_most(ring, transfer)) ||
       blocks_are_for_others(ring, transfer))
     return false;
   ladei_pipe_slot *slot = slot_for(ring, transfer);
@@ -490,7 +491,7 @@ uint64_t ladei_pipe_core_reads_possible(const ladei_pipe_core *core, uint64_t by
   const ladei_pipe_ring *ring = &core->rings[0];
   const ladei_pipe_core_transfer *transfer = ring->schedule.issuing;
   unsigned taken = ring->host.out + (ring->host.out > 0 ? ring->takers.staying : 0);
-  if (transfer == NULL || transfer->no_host || transfer->calls) return 0;
+  if (transfer == NULL || transfer->no_host || transfer->calls || transfer->remote) return 0;
   unsigned reads = reads_most(ring, transfer);
   if (taken >= reads) return 0;
   unsigned slots = transfer->unstaged ? ring->depth : blocks_for(ring, transfer);

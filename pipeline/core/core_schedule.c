@@ -15,8 +15,8 @@
  *     or not, ring->schedule.left_bytes their bytes not begun.
  *
  * Note [Stalled transfers]
- * Chunks of most transfers pass by themselves. Transfers that wait for a stream of the program, or are in its
- * callbacks, may stall for ever, with their blocks. So such a transfer's share of the slots is half of those that
+ * Chunks of most transfers pass by themselves. Transfers that wait for a stream of the program, or for a server, or are
+ * in callbacks, may stall for ever, with their blocks. So such a transfer's share of the slots is half of those that
  * others of the kind leave, except one slot, which is for transfers that cannot stall. With its share it is held until
  * slots come back, or until its copies are seen to run. Stalled blocks are added to those that others may have, so that
  * others are as fast as without it, as long as depth allows; the transfer itself gets no more: as many as any other may
@@ -25,8 +25,11 @@
  * A call may take for ever. So a transfer that calls back may stall until one of its calls has returned, and again
  * while one is overdue (by ladei_pipe_core_stall); one whose calls return keeps its slots. But an ordered sink may
  * stall always: a slow one would otherwise hold all blocks with bytes it has yet to take. Of the slots for transfers
- * that may stall, callbacks leave one more, to waits for a stream, and to calls that return; and all calls together
+ * that may stall, callbacks and requests leave one more, to waits for a stream, and to calls that return; and all calls together
  * leave the last one, so that a call that returned before and now hangs does not take it.
+ *
+ * Requests to servers may always stall. They keep no thread, so they are not in the window of reads: their share of the
+ * slots is their limit.
  *
  * Note [Copies under way]
  * Copies queued on a stream can neither be overtaken nor taken back. Staged copies are kept back by their reads, and by

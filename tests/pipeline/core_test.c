@@ -27,7 +27,7 @@ typedef struct model_transfer {
   bool waits; /* its dependency was not passed when it was asked, and no copy was seen to be over */
   const ladei_pipe_copy_stream *copy_stream; /* of its first copy */
   unsigned finishes;
-  bool hangs; /* its calls do not return */
+  bool hangs; /* its calls do not return, or its server does not answer */
 } model_transfer;
 
 typedef struct model_block {
@@ -242,7 +242,8 @@ static void submit_one(model *m) {
   t->transfer.calls = t->transfer.ordered || (!t->transfer.no_host && support_random_one_in(&m->random, 4));
   t->transfer.read_arrives =
       t->transfer.unstaged && !t->transfer.no_host && !t->transfer.calls && support_random_one_in(&m->random, 2);
-  t->hangs = m->some_hang && t->transfer.calls && support_random_one_in(&m->random, 2);
+  t->transfer.remote = !t->transfer.unstaged && support_random_one_in(&m->random, 4);
+  t->hangs = m->some_hang && (t->transfer.calls || t->transfer.remote) && support_random_one_in(&m->random, 2);
   t->transfer.level = (unsigned)support_random_below(&m->random, LADEI_PIPE_PRIORITIES);
   t->transfer.fair_queue = (unsigned)support_random_below(&m->random, 3);
   t->transfer.dependency =
@@ -323,7 +324,9 @@ static void drain_beside_hanging(model *m) {
     bool source = t->calls && t->ring->direction == LADE_TO_DEVICE;
     bool answers = source && t->answered && t->stalled == 0 && !m->transfers[i].hangs;
     /* Two slots cannot hold a call, what waits for a stream, and what waits for nothing. */
-    must[i] = t->calls ? answers && m->depth >= 3 : t->dependency == LADEI_PIPE_DEPENDENCY_NONE || m->depth >= 3;
+    must[i] = t->remote  ? false
+              : t->calls ? answers && m->depth >= 3
+                         : t->dependency == LADEI_PIPE_DEPENDENCY_NONE || m->depth >= 3;
   }
   ladei_pipe_core_set_yield(&m->core, LADEI_PIPE_YIELD_NONE);
   /* A POLL or an ACQUIRE in vain leaves nothing to do for once, not for good. */
@@ -414,6 +417,36 @@ LADE_TEST(PipelineCore, LosesNothingWhenBothHappen) { run_seeds(10, 30); }
 LADE_TEST(PipelineCore, GoesOnBesideCallsThatHang) { run_seeds_with(0, 0, true); }
 
 LADE_TEST(PipelineCore, LosesNothingBesideCallsThatHang) { run_seeds_with(0, 30, true); }
+
+/* Requests to a server that does not answer take neither the window of reads nor the slots of other transfers. */
+LADE_TEST(PipelineCore, RequestsAreNotInTheWindow) {
+  enum { MIB = 1 << 20, DEPTH = 8 };
+  ladei_pipe_core core;
+  ladei_pipe_order order;
+  char blocks[DEPTH];
+  unsigned requests = 0, reads = 0;
+  ladei_pipe_core_transfer remote = {.bytes = 64 * MIB, .chunk_bytes = MIB, .level = 1, .remote = true};
+  ladei_pipe_core_transfer local = {.bytes = 64 * MIB, .chunk_bytes = MIB, .level = 1, .fair_queue = 1};
+  LADE_ASSERT_OK(ladei_pipe_core_init(&core, DEPTH));
+  ladei_pipe_core_set_blocks(&core, MIB, MIB);
+  ladei_pipe_core_set_window(&core.rings[0], 2);
+  ladei_pipe_core_submit(&core, &remote, LADE_TO_DEVICE);
+  ladei_pipe_core_submit(&core, &local, LADE_TO_DEVICE);
+  for (unsigned given = 0; ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order);) {
+    if (order.kind == LADEI_PIPE_ORDER_ACQUIRE) {
+      order.block = &blocks[given++];
+      (void)ladei_pipe_core_complete(&core, &order, LADE_OK, NULL);
+    } else {
+      LADE_ASSERT_EQ_INT(order.kind, LADEI_PIPE_ORDER_READ);
+      requests += order.transfer == &remote ? 1 : 0;
+      reads += order.transfer == &local ? 1 : 0;
+    }
+    LADE_ASSERT_OK(ladei_pipe_core_check(&core));
+  }
+  LADE_EXPECT_EQ_UINT(reads, 2);    /* the window */
+  LADE_EXPECT_EQ_UINT(requests, 3); /* half of the slots, except two for others */
+  ladei_pipe_core_destroy(&core);
+}
 
 /* How many readers a submit wakes: what is left to read, the window and the blocks each limit them. */
 LADE_TEST(PipelineCore, CountsTheReadsThatCanBegin) {
