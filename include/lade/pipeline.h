@@ -69,6 +69,7 @@ typedef enum lade_endpoint_kind {
   LADE_ENDPOINT_CALLBACK = 3, /**< A function of the program. */
   LADE_ENDPOINT_PATH = 4,     /**< A file by its name. */
   LADE_ENDPOINT_DEVICE = 5,   /**< Memory of a device. */
+  LADE_ENDPOINT_URL = 6,      /**< An object that a URL names. */
 } lade_endpoint_kind;
 
 /** How a file is read or written, as a set. */
@@ -145,8 +146,8 @@ typedef struct lade_endpoint {
   int32_t kind;                    /**< lade_endpoint_kind */
   int32_t fd;                      /**< FILE: open for reading or writing, seekable. Its file position is not used.
                                       DEVICE: the device. */
-  uint64_t offset;                 /**< FILE, PATH: where the transfer's first byte lies in the file. */
-  const char *name;                /**< FILE: for messages; NULL: "file". PATH: the path. */
+  uint64_t offset;                 /**< FILE, PATH, URL: where the transfer's first byte lies in the file. */
+  const char *name;                /**< FILE: for messages; NULL: "file". PATH: the path. URL: the URL. */
   void *memory;                    /**< MEMORY, DEVICE */
   lade_transfer_callback callback; /**< CALLBACK */
   void *user;                      /**< CALLBACK: its first argument. */
@@ -181,6 +182,27 @@ LADE_INLINE lade_endpoint lade_endpoint_file(int fd, uint64_t offset, const char
  */
 LADE_INLINE lade_endpoint lade_endpoint_path(const char *path, uint64_t offset, uint32_t flags) {
   lade_endpoint endpoint = {LADE_ENDPOINT_PATH, -1, offset, path, NULL, NULL, NULL, 0, flags};
+  return endpoint;
+}
+
+/**
+ * Experimental: a range of the object at `url`, a source: http://, https:// or s3://bucket/key. docs/sources.md has the
+ * settings, which environment variables and files of the tools of AWS name, and the limits.
+ *
+ * Requests for ranges bring the bytes straight into staging blocks. Each answer is checked before its first byte is taken:
+ * it is of the range that was asked for, and of one version of the object. Requests that fail for a while are repeated from
+ * the byte that was reached. Object, range, HTTP status and attempt are in the error: LADE_ERR_IO, with ENOENT, EACCES or
+ * ESTALE (it was replaced) as native code where they apply; LADE_ERR_TRUNCATED. No message has the query of a URL. On
+ * "sim" requests take real time, and none of the clock's.
+ *
+ * @param url     Borrowed until the ticket is over.
+ * @param offset  In bytes, of the object.
+ *
+ * The submit sends nothing; it opens libcurl.so.4 the first time (LADE_ERR_UNSUPPORTED: it is not there, or older than
+ * 7.85), and reads the environment then.
+ */
+LADE_INLINE lade_endpoint lade_endpoint_url(const char *url, uint64_t offset) {
+  lade_endpoint endpoint = {LADE_ENDPOINT_URL, -1, offset, url, NULL, NULL, NULL, 0, 0};
   return endpoint;
 }
 
@@ -368,7 +390,9 @@ typedef struct lade_pipeline_info {
   uint64_t bytes_by_pread;        /**< Of files, moved by pread and pwrite, ... */
   uint64_t bytes_by_uring;        /**< ... by io_uring, ... */
   uint64_t bytes_by_cufile;       /**< ... and by cuFile. */
-  uint64_t bytes_direct;          /**< Of the former two, past the page cache (O_DIRECT). */
+  uint64_t bytes_direct;          /**< Of the first two, past the page cache (O_DIRECT). */
+  uint64_t bytes_by_url;          /**< From URLs. */
+  uint64_t url_retries;           /**< Requests to URLs that were sent again after a failure. */
 } lade_pipeline_info;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */

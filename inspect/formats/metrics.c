@@ -72,7 +72,7 @@ static bool word_is_counter(const char *key) {
   static const char pipelines[] =
       "transfers_submitted\0transfers_completed\0transfers_failed\0bytes_completed\0copies\0"
       "direct_files\0direct_refused\0callbacks_stalled_sum\0block_waits\0bytes_by_pread\0"
-      "bytes_by_uring\0bytes_by_cufile\0bytes_direct\0";
+      "bytes_by_uring\0bytes_by_url\0bytes_by_cufile\0bytes_direct\0url_retries\0";
   if (strncmp(key, "num_", 4) == 0) return true;
   return word_listed(pinned, key) || word_listed(pipelines, key);
 }

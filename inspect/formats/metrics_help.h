@@ -23,6 +23,7 @@
   METRIC(bytes_by_cufile, "Bytes of files moved by cuFile.") \
   METRIC(bytes_by_pread, "Bytes of files moved by pread and pwrite.") \
   METRIC(bytes_by_uring, "Bytes of files moved by io_uring.") \
+  METRIC(bytes_by_url, "Bytes read from URLs.") \
   METRIC(bytes_completed, "Bytes moved from end to end.") \
   METRIC(bytes_direct, "Bytes of files moved past the page cache.") \
   METRIC(cached_blocks, "Blocks kept ready, split from free memory already.") \
@@ -89,7 +90,8 @@
   METRIC(transfers_completed, "Transfers that ended well.") \
   METRIC(transfers_failed, "Transfers that ended with an error, cancelled ones included.") \
   METRIC(transfers_submitted, "Transfers submitted.") \
-  METRIC(unreached_caches, "Times that a thread's cache could not be emptied from outside.")
+  METRIC(unreached_caches, "Times that a thread's cache could not be emptied from outside.") \
+  METRIC(url_retries, "Requests to URLs that were sent again after a failure.")
 /* clang-format on */
 
 #endif /* LADE_INSPECT_FORMATS_METRICS_HELP_H */

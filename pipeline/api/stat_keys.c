@@ -14,6 +14,7 @@ static const ladei_stat_metric metrics[] = {
     PIPELINE_COUNT(bytes_by_cufile),
     PIPELINE_COUNT(bytes_by_pread),
     PIPELINE_COUNT(bytes_by_uring),
+    PIPELINE_COUNT(bytes_by_url),
     PIPELINE_COUNT(bytes_completed),
     PIPELINE_COUNT(bytes_direct),
     PIPELINE_COUNT(callbacks_stalled),
@@ -36,6 +37,7 @@ static const ladei_stat_metric metrics[] = {
     PIPELINE_COUNT(transfers_completed),
     PIPELINE_COUNT(transfers_failed),
     PIPELINE_COUNT(transfers_submitted),
+    PIPELINE_COUNT(url_retries),
 };
 
 _Static_assert(sizeof(lade_pipeline_info) <= LADEI_STAT_STRUCT_MAX, "raise LADEI_STAT_STRUCT_MAX");

@@ -176,7 +176,7 @@ static void window_note(lade_pipeline *pipeline, const ladei_pipe_order *order) 
   bool takes_a_thread = pipeline->driver->threads && !order->by_engine;
   if (takes_a_thread) return;
   ladei_pipe_side *side = ladei_pipe_side_of(pipeline, order->ring);
-  if (!side->window.settled && !order->transfer->ordered && !order->slot->shortened &&
+  if (!side->window.settled && !order->transfer->ordered && !order->transfer->remote && !order->slot->shortened &&
       ladei_pipe_window_end(&side->window, order->slot->bytes, order->ring->host.out,
                             pipeline->runtime->ops->now_ns(pipeline->runtime->self)))
     ladei_pipe_core_set_window(order->ring, side->window.size);

@@ -15,7 +15,8 @@
  * (api/submit.c): see Note [Calls that work].
  *
  * A READ or WRITE of a file that goes through the storage's engine is over for its thread once it is submitted; it
- * comes back from the engine to the reaper. A thread can be reaper and poller at once.
+ * comes back from the engine to the reaper. A thread can be reaper and poller at once. A READ from a URL comes back on
+ * the thread of the storage's client, which completes the order itself.
  *
  * Callbacks of the caller may take long, or never return. The first one starts a thread that only watches them. A call
  * that has not returned for 50 ms is stalled: the core hears of it, and when all threads are in calls, and some
@@ -44,6 +45,7 @@
 #include "base/thread.h"
 #include "pipeline/drivers/drivers.h"
 #include "pipeline/drivers/execute.h"
+#include "pipeline/endpoints/checksum.h"
 #include "pipeline/endpoints/chunk.h"
 
 /*
@@ -107,6 +109,7 @@ enum { REAP_ROOM = 16 };
 
 /* An order whose request is in storage. */
 typedef struct threads_pending {
+  struct threads_state *state;
   ladei_pipe_storage_request request;
   ladei_pipe_order order;
   uint64_t begun_ns; /* for a timeline */
@@ -252,6 +255,32 @@ static void work_pass_on(threads_state *state) {
 
 /* --- requests in storage ------------------------------------------------------------------------------------------ */
 
+/* A request is over, and the record describes a failure: completes its order. */
+static void request_end_locked(const threads_pending *pending, lade_status status) {
+  lade_pipeline *pipeline = pending->state->pipeline;
+  ladei_lock_assert_held(&pipeline->lock);
+  ladei_pipe_order order = pending->order; /* its slot may be used again from the completion on */
+  order.by_engine = true;
+  if (status != LADE_OK) ladei_pipe_order_explain(&order, status);
+  if (pipeline->timeline != NULL) {
+    ladei_pipe_timeline_add_order(pipeline->timeline, &order, status, pending->begun_ns,
+                                  ladei_pipe_timeline_now(pipeline));
+  }
+  ladei_pipe_complete_locked(pipeline, &order, status, lade_last_error());
+}
+
+/* The same, on the thread of a client, which sums the bytes, too. When the lock is released the pipeline may stop. */
+static void request_complete(ladei_pipe_storage_request *request, lade_status status) {
+  const threads_pending *pending = request->user;
+  threads_state *state = pending->state;
+  lade_pipeline *pipeline = state->pipeline;
+  if (status == LADE_OK) status = ladei_pipe_checksum_chunk(&pending->order);
+  ladei_lock_acquire(&pipeline->lock);
+  request_end_locked(pending, status);
+  work_pass_on(state);
+  ladei_lock_release(&pipeline->lock);
+}
+
 /* Hands a request to storage, the order's. Called with the lock, which is released meanwhile. */
 static void request_submit_locked(threads_state *state, const ladei_pipe_order *order,
                                   const ladei_pipe_storage_request *request) {
@@ -259,8 +288,9 @@ static void request_submit_locked(threads_state *state, const ladei_pipe_order *
   lade_pipeline *pipeline = state->pipeline;
   ladei_lock_release(&pipeline->lock);
   threads_pending *pending = &state->pending[ladei_pipe_block_number(order->slot)];
-  *pending = (threads_pending){*request, *order, ladei_pipe_timeline_now(pipeline)};
+  *pending = (threads_pending){state, *request, *order, ladei_pipe_timeline_now(pipeline)};
   pending->request.user = pending;
+  pending->request.complete = request_complete;
   ladei_pipe_storage_submit(&pending->request);
   ladei_lock_acquire(&pipeline->lock);
 }
@@ -278,18 +308,8 @@ static unsigned requests_reap(threads_state *state, uint64_t wait_ns) {
   state->reaper = false;
   state->reaper_waits = false;
   for (unsigned i = 0; i < count; i++) {
-    threads_pending *pending = done[i]->user;
-    ladei_pipe_order order = pending->order; /* its slot may be used again from the completion on */
-    order.by_engine = true;
-    if (done[i]->status != LADE_OK) {
-      ladei_error_restore(&done[i]->error);
-      ladei_pipe_order_explain(&order, done[i]->status);
-    }
-    if (pipeline->timeline != NULL) {
-      ladei_pipe_timeline_add_order(pipeline->timeline, &order, done[i]->status, pending->begun_ns,
-                                    ladei_pipe_timeline_now(pipeline));
-    }
-    ladei_pipe_complete_locked(pipeline, &order, done[i]->status, lade_last_error());
+    if (done[i]->status != LADE_OK) ladei_error_restore(&done[i]->error);
+    request_end_locked(done[i]->user, done[i]->status);
   }
   return count;
 }

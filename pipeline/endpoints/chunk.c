@@ -171,7 +171,7 @@ bool ladei_pipe_chunk_request(const ladei_pipe_order *order, ladei_pipe_storage_
   const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(order->transfer)->pieces;
   ladei_pipe_extent extent = {0};
   if (ladei_pipe_ticket_of(order->transfer)->cufile ||
-      ladei_pipe_ticket_of(order->transfer)->checksum != LADE_CHECKSUM_NONE ||
+      (ladei_pipe_ticket_of(order->transfer)->checksum != LADE_CHECKSUM_NONE && !order->transfer->remote) ||
       !ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &extent) || extent.piece->file == NULL ||
       !extent.piece->file->async)
     return false;

@@ -35,7 +35,7 @@ struct ladei_pipe_opening {
 };
 
 static bool same_source(const ladei_pipe_storage_source *a, const ladei_pipe_storage_source *b) {
-  return a->by_path == b->by_path && a->fd == b->fd && a->flags == b->flags &&
+  return a->by_path == b->by_path && a->by_url == b->by_url && a->fd == b->fd && a->flags == b->flags &&
          (a->name == b->name || strcmp(a->name, b->name) == 0);
 }
 
@@ -43,7 +43,7 @@ static bool same_source(const ladei_pipe_storage_source *a, const ladei_pipe_sto
 static uint64_t source_hash(const ladei_pipe_storage_source *source) {
   static const uint64_t prime = UINT64_C(0x100000001b3); /* FNV-1a */
   uint64_t hash = UINT64_C(0xcbf29ce484222325) ^ (uint64_t)(uint32_t)source->fd;
-  for (const char *at = source->by_path ? source->name : ""; *at != '\0'; at++)
+  for (const char *at = source->by_path || source->by_url ? source->name : ""; *at != '\0'; at++)
     hash = (hash ^ (unsigned char)*at) * prime;
   hash *= prime;
   return hash ^ hash >> 32;
@@ -213,6 +213,8 @@ lade_status ladei_pipe_files_open(lade_pipeline *pipeline, lade_ticket *ticket, 
     ladei_error_restore(&first);
     return status;
   }
+  for (const ladei_pipe_storage_file *file = ticket->files; file != NULL; file = file->next)
+    ticket->transfer.remote = ticket->transfer.remote || file->object != NULL;
   chunks_suit(ticket);
   if (cufile_suits(ticket, request)) cufile_use(ticket);
   write_place_find(pipeline, ticket);

@@ -27,12 +27,13 @@ static lade_status path_check(const ladei_pipe_request *request, const lade_endp
 
 static lade_status file_open(ladei_pipe_opening *opening, ladei_pipe_piece *piece) {
   const lade_endpoint *host = &piece->host;
-  ladei_pipe_storage_source source = {host->name != NULL ? host->name : "file", false, host->fd, host->flags};
+  ladei_pipe_storage_source source = {
+      .name = host->name != NULL ? host->name : "file", .fd = host->fd, .flags = host->flags};
   return ladei_pipe_file_open(opening, &source, &piece->file);
 }
 
 static lade_status path_open(ladei_pipe_opening *opening, ladei_pipe_piece *piece) {
-  ladei_pipe_storage_source source = {piece->host.name, true, -1, piece->host.flags};
+  ladei_pipe_storage_source source = {.name = piece->host.name, .by_path = true, .fd = -1, .flags = piece->host.flags};
   return ladei_pipe_file_open(opening, &source, &piece->file);
 }
 

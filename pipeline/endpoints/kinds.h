@@ -10,7 +10,8 @@
   KIND(LADE_ENDPOINT_FILE, file)                                                                                       \
   KIND(LADE_ENDPOINT_CALLBACK, callback)                                                                               \
   KIND(LADE_ENDPOINT_PATH, path)                                                                                       \
-  KIND(LADE_ENDPOINT_DEVICE, device)
+  KIND(LADE_ENDPOINT_DEVICE, device)                                                                                   \
+  KIND(LADE_ENDPOINT_URL, url)
 
 #define LADEI_PIPE_ENDPOINT_KIND(number, name) extern const ladei_pipe_endpoint_kind ladei_pipe_endpoint_##name;
 LADEI_PIPE_ENDPOINT_KINDS(LADEI_PIPE_ENDPOINT_KIND)

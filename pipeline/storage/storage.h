@@ -13,6 +13,9 @@
  *
  * Both ways split the request into system calls by the same rules (storage_request.c): those of O_DIRECT, and of the
  * rest of a short read or an interrupted call.
+ *
+ * A source with a URL is a file without a descriptor, whose `object` the client of sources/ reads. Its requests end on
+ * that client's thread, which calls request->complete; run waits for that.
  */
 #ifndef LADE_PIPELINE_STORAGE_STORAGE_H
 #define LADE_PIPELINE_STORAGE_STORAGE_H
@@ -24,17 +27,19 @@
 #include "lade/pipeline.h"
 #include "lade/status.h"
 #include "pipeline/storage/open_files.h"
+#include "sources/source.h"
 
 typedef struct ladei_pipe_storage ladei_pipe_storage;
 typedef struct ladei_save ladei_save;
 struct ladei_pipe_cufile;
 struct iovec;
 
-/* The origin of a file: its path or the caller's descriptor. */
+/* The origin of a file: its path, its URL or the caller's descriptor. */
 typedef struct ladei_pipe_storage_source {
-  const char *name; /* for messages; the path, where lade opens it */
+  const char *name; /* for messages; the path, where lade opens it; the URL */
   bool by_path;
-  int fd;         /* the caller's descriptor; by path -1 */
+  bool by_url;
+  int fd;         /* the caller's descriptor; otherwise -1 */
   uint32_t flags; /* lade_file_flags */
 } ladei_pipe_storage_source;
 
@@ -48,7 +53,7 @@ typedef struct ladei_pipe_storage_file {
   bool owns_fd;
   bool owns_direct_fd;
   unsigned counted; /* its descriptors, in descriptors_open */
-  bool async;       /* goes through the engine */
+  bool async;       /* goes through the engine, or has an object */
   bool sync;        /* fsync at the end */
   bool write;
   uint64_t begin, end;               /* write: of the ranges; the owner's */
@@ -59,6 +64,7 @@ typedef struct ladei_pipe_storage_file {
   size_t memory_align;               /* of addresses */
   int fixed_fd;                      /* index of direct_fd (or fd) in the engine's table of files; -1: not in it */
   ladei_save *save;                  /* the file under its temporary name, or NULL */
+  ladei_source_object *object;       /* of a URL, or NULL; then nothing above counts except `source` and `async` */
   void *cufile_handle;               /* of direct_fd (or fd); NULL: cuFile does not move it */
   _Atomic(bool) direct_off;          /* O_DIRECT turned out not to work */
   _Atomic(bool) cancelled;           /* requests end after the call that is under way */
@@ -84,6 +90,8 @@ typedef struct ladei_pipe_storage_request {
   size_t block_bytes; /* 0: only the buffer may be written */
   int block_index;    /* number of the block's slot, for registering it with the kernel; -1: never */
   void *user;
+  /* Of a file with an object that is submitted: the end, on the client's thread. lade_last_error() describes a failure. */
+  void (*complete)(struct ladei_pipe_storage_request *request, lade_status status);
 
   size_t done; /* bytes moved */
   bool plain;  /* the next call goes through the page cache */
@@ -95,6 +103,7 @@ typedef struct ladei_pipe_storage_request {
   bool cancel;                                  /* ask the kernel to give up the call under way */
   bool asked;                                   /* the kernel was asked to, since it has the call */
   bool punt;                                    /* the next call is for a thread of the kernel */
+  ladei_source_read read;                       /* of a file with an object */
   TAILQ_ENTRY(ladei_pipe_storage_request) link; /* in one of the engine's lists */
 } ladei_pipe_storage_request;
 
@@ -133,9 +142,10 @@ struct ladei_pipe_storage {
   const ladei_pipe_storage_engine *engine; /* NULL: there is none */
   struct ladei_pipe_cufile *cufile;        /* NULL: not asked for, or not to be had */
   void *engine_self;
-  lade_error refusal;          /* why there is none though it was asked for; status LADE_OK: it was not */
-  _Atomic(unsigned) in_flight; /* requests submitted and not reaped */
-  unsigned descriptors_most;   /* of sources; those by path beyond are late, and have no second one for O_DIRECT */
+  _Atomic(ladei_source_client *) sources; /* NULL: no URL was opened yet */
+  lade_error refusal;                     /* why there is none though it was asked for; status LADE_OK: it was not */
+  _Atomic(unsigned) in_flight;            /* requests submitted and not reaped */
+  unsigned descriptors_most; /* of sources; those by path beyond are late, and have no second one for O_DIRECT */
   _Atomic(unsigned) descriptors_open;
   _Atomic(uint64_t) direct_files;
   _Atomic(uint64_t) direct_refused;
@@ -143,7 +153,8 @@ struct ladei_pipe_storage {
   _Atomic(int) refused_code;        /* errno of the last refusal of O_DIRECT; 0: none */
   _Atomic(uint64_t) bytes_pread;    /* moved by pread and pwrite, ... */
   _Atomic(uint64_t) bytes_engine;   /* ... by the engine, ... */
-  _Atomic(uint64_t) bytes_cufile;   /* ... by cuFile; of the former two ... */
+  _Atomic(uint64_t) bytes_cufile;   /* ... by cuFile, ... */
+  _Atomic(uint64_t) bytes_url;      /* ... from URLs; of the first two ... */
   _Atomic(uint64_t) bytes_direct;   /* ... those with O_DIRECT */
 };
 
@@ -205,7 +216,7 @@ lade_status ladei_pipe_storage_run(ladei_pipe_storage_request *request);
 bool ladei_pipe_storage_read_vector(ladei_pipe_storage_file *file, uint64_t offset, const struct iovec *places,
                                     size_t count, size_t bytes);
 
-/* Of a file with `async`: the request comes out of reap. */
+/* Of a file with `async`: the request comes out of reap; with an object it is completed. */
 void ladei_pipe_storage_submit(ladei_pipe_storage_request *request);
 
 static inline unsigned ladei_pipe_storage_in_flight(const ladei_pipe_storage *storage) {

@@ -35,6 +35,7 @@
 #include "base/save.h"
 #include "base/size.h"
 #include "pipeline/storage/storage_cufile.h"
+#include "pipeline/storage/storage_url.h"
 
 enum { PREALLOCATE_LEAST = 4 << 20 }; /* less is one write or two */
 
@@ -77,6 +78,8 @@ void ladei_pipe_storage_close(ladei_pipe_storage *storage) {
   }
   ladei_pipe_cufile_close(storage->cufile);
   storage->cufile = NULL;
+  if (storage->sources != NULL) ladei_source_client_destroy(storage->sources);
+  storage->sources = NULL;
 }
 
 void ladei_pipe_storage_info(ladei_pipe_storage *storage, lade_pipeline_info *info) {
@@ -96,6 +99,8 @@ void ladei_pipe_storage_info(ladei_pipe_storage *storage, lade_pipeline_info *in
   info->bytes_by_uring = storage->bytes_engine;
   info->bytes_by_cufile = storage->bytes_cufile;
   info->bytes_direct = storage->bytes_direct;
+  info->bytes_by_url = storage->bytes_url;
+  if (storage->sources != NULL) info->url_retries = ladei_source_client_retries(storage->sources);
   if (engine) info->registered_buffers = storage->engine->blocks_registered(storage->engine_self, &why_not);
   if (storage->refusal.status != LADE_OK) {
     snprintf(info->storage_note, sizeof info->storage_note, "%.159s", storage->refusal.text);
@@ -123,6 +128,10 @@ unsigned ladei_pipe_storage_reap(ladei_pipe_storage *storage, uint64_t wait_ns, 
 void ladei_pipe_storage_submit(ladei_pipe_storage_request *request) {
   ladei_lock_assert_none_held();
   ladei_pipe_storage *storage = request->file->storage;
+  if (request->file->object != NULL) {
+    ladei_pipe_storage_url_submit(request);
+    return;
+  }
   atomic_fetch_add(&storage->in_flight, 1);
   storage->engine->submit(storage->engine_self, request);
 }
@@ -134,6 +143,8 @@ void ladei_pipe_storage_wake(ladei_pipe_storage *storage) {
 void ladei_pipe_storage_push(ladei_pipe_storage *storage) {
   ladei_lock_assert_none_held();
   if (storage->engine != NULL) storage->engine->push(storage->engine_self);
+  ladei_source_client *sources = atomic_load(&storage->sources);
+  if (sources != NULL) ladei_source_client_push(sources);
 }
 
 void ladei_pipe_storage_block_forget(ladei_pipe_storage *storage, unsigned index) {
@@ -143,7 +154,10 @@ void ladei_pipe_storage_block_forget(ladei_pipe_storage *storage, unsigned index
 void ladei_pipe_storage_file_cancel(ladei_pipe_storage_file *file) {
   ladei_pipe_storage *storage = file->storage;
   atomic_store_explicit(&file->cancelled, true, memory_order_relaxed);
-  if (file->async) storage->engine->cancel(storage->engine_self, file);
+  if (file->object != NULL)
+    ladei_source_object_cancel(file->object);
+  else if (file->async)
+    storage->engine->cancel(storage->engine_self, file);
 }
 
 /* --- files: opening ----------------------------------------------------------------------------------------------- */
@@ -321,6 +335,7 @@ static int file_close(ladei_pipe_storage_file *file) {
 }
 
 static void file_free(ladei_pipe_storage_file *file) {
+  if (file->object != NULL) ladei_source_object_close(file->object);
   free(file->late_path);
   free(file);
 }
@@ -338,9 +353,14 @@ lade_status ladei_pipe_storage_file_open(ladei_pipe_storage *storage, const lade
   file->memory_align = 1;
   file->write = write;
   file->sync = file->write && (source->flags & LADE_FILE_SYNC) != 0;
-  lade_status status = source->by_path ? path_open(file, source) : descriptor_check(file);
-  if (status != LADE_OK) {
-    free(file);
+  lade_status status = source->by_url    ? ladei_pipe_storage_url_open(file)
+                       : source->by_path ? path_open(file, source)
+                                         : descriptor_check(file);
+  if (status != LADE_OK || source->by_url) {
+    if (status != LADE_OK)
+      free(file);
+    else
+      *out = file;
     return status;
   }
   direct_find(file);
@@ -394,7 +414,7 @@ size_t ladei_pipe_storage_file_layout(ladei_pipe_storage_file *file, uint64_t of
                                       size_t *chunk_bytes) {
   const ladei_pipe_storage *storage = file->storage;
   size_t lead_bytes = file->direct_fd >= 0 ? direct_layout(file, offset, chunk_bytes) : 0;
-  if (file->async && bytes / *chunk_bytes >= FIXED_FILE_CHUNKS)
+  if (file->async && file->object == NULL && bytes / *chunk_bytes >= FIXED_FILE_CHUNKS)
     file->fixed_fd = storage->engine->file_add(storage->engine_self, file->direct_fd >= 0 ? file->direct_fd : file->fd);
   return lead_bytes;
 }

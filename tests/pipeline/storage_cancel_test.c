@@ -67,7 +67,7 @@ typedef struct scene {
 
 static void reading_open(scene *s, reading *r) {
   LADE_EXPECT_EQ_INT(pipe(r->ends), 0);
-  ladei_pipe_storage_source source = {"pipe", false, r->ends[0], 0};
+  ladei_pipe_storage_source source = {.name = "pipe", .fd = r->ends[0]};
   LADE_EXPECT_OK(ladei_pipe_storage_file_open(&s->storage, &source, false, &r->file));
   r->request = (ladei_pipe_storage_request){
       .file = r->file, .buffer = r->buffer, .bytes = sizeof r->buffer, .block_index = -1, .user = s};

@@ -27,7 +27,7 @@ LADE_TEST(StorageRoom, RoomIsSetAsideAndTheSizeStays) {
   LADE_ASSERT_EQ_INT(fstatfs(fileno(other), &system), 0);
   bool has = system.f_type != TMPFS_MAGIC && preallocates(fileno(other));
   ladei_pipe_storage_open(&storage, LADE_STORAGE_PREAD, true, 4, 4);
-  ladei_pipe_storage_source source = {"file", false, fileno(on_disk), 0};
+  ladei_pipe_storage_source source = {.name = "file", .fd = fileno(on_disk)};
   LADE_ASSERT_OK(ladei_pipe_storage_file_open(&storage, &source, true, &file));
   LADE_EXPECT_EQ_INT((int)pwrite(fileno(on_disk), "abc", 3, 0), 3);
   ladei_pipe_storage_file_preallocate(file, 0, END);
@@ -57,7 +57,7 @@ LADE_TEST(StorageRoom, RoomIsSetAsideForTheRangeAlone) {
   LADE_ASSERT_EQ_INT(fstatfs(fileno(other), &system), 0);
   bool has = system.f_type != TMPFS_MAGIC && preallocates(fileno(other));
   ladei_pipe_storage_open(&storage, LADE_STORAGE_PREAD, true, 4, 4);
-  ladei_pipe_storage_source source = {"file", false, fileno(on_disk), 0};
+  ladei_pipe_storage_source source = {.name = "file", .fd = fileno(on_disk)};
   LADE_ASSERT_OK(ladei_pipe_storage_file_open(&storage, &source, true, &file));
   ladei_pipe_storage_file_preallocate(file, begin, begin + RANGE);
   LADE_EXPECT_EQ_INT(fstat(fileno(on_disk), &facts), 0);
@@ -83,7 +83,7 @@ LADE_TEST(StorageRoom, RoomIsNotSetAsideWhereThatIsNoUse) {
     ladei_pipe_storage_file *file = NULL;
     memset(&storage, 0, sizeof storage);
     ladei_pipe_storage_open(&storage, LADE_STORAGE_PREAD, true, 4, 4);
-    ladei_pipe_storage_source source = {"file", false, fds[i], 0};
+    ladei_pipe_storage_source source = {.name = "file", .fd = fds[i]};
     LADE_ASSERT_OK(ladei_pipe_storage_file_open(&storage, &source, i == 0, &file));
     ladei_pipe_storage_file_preallocate(file, 0, END);
     LADE_EXPECT_EQ_INT(fstat(fds[i], &facts), 0);

@@ -39,7 +39,7 @@ LADE_TEST(StorageUring, LeavesThePageCacheToThreadsOfTheKernel) {
   if (storage.engine == NULL) LADE_SKIP("io_uring is forbidden here");
   memset(bytes, 'x', BYTES);
   LADE_ASSERT_EQ_INT((int)pwrite(fileno(on_disk), bytes, BYTES, 0), BYTES);
-  ladei_pipe_storage_source source = {"file", false, fileno(on_disk), 0};
+  ladei_pipe_storage_source source = {.name = "file", .fd = fileno(on_disk)};
   LADE_ASSERT_OK(ladei_pipe_storage_file_open(&storage, &source, false, &file));
   ladei_pipe_storage_request request = {.file = file, .buffer = read_back, .bytes = BYTES, .block_index = -1};
   LADE_EXPECT_EQ_UINT(kernel_threads(), 0);
