@@ -12,7 +12,7 @@ Tensors are torch's where torch was imported, else CuPy's where that was importe
 On ``"cpu"`` tensors of torch and NumPy are views of the mapped file, as of the ``safetensors`` package: nothing is read before it is used, and
 what is written stays in the process. The file must not be changed or cut meanwhile; to replace it is no change. Tensors of 1 MiB and more are
 mapped alone, and their memory goes with them, whatever else is kept; smaller ones, and those of less than 1/1024 of the load, share a mapping
-of their file, which goes with the last of them. With a pipeline, an allocator, a stream, ``direct`` or ``per_tensor`` the bytes are read into
+of their file, which goes with the last of them. A smaller one that is loaded alone is read. With a pipeline, an allocator, a stream, ``direct`` or ``per_tensor`` the bytes are read into
 memory instead.
 
 A pipeline and an allocator for each device are kept for the next call; :func:`release` gives them back.
@@ -515,9 +515,10 @@ _ALONE_MOST = 1024  # mappings of a load; by default a process may have 65,530 (
 class _Mapped:
     """The files of a checkpoint in the process' address space, for tensors that are views of them. The views keep the mappings."""
 
-    def __init__(self, file, total):
+    def __init__(self, file, count, total):
         self._file, self._maps = file, {}
-        self._alone = max(_ALONE_BYTES, total // _ALONE_MOST)
+        self._copies = count == 1  # what is small: programs take all tensors one by one, and keep them
+        self._alone = 0 if self._copies else max(_ALONE_BYTES, total // _ALONE_MOST)
 
     def _map(self, entry):
         """(memory, the tensor's place in it)."""
@@ -535,12 +536,13 @@ class _Mapped:
         if entry.offset + entry.bytes > mapped.file_bytes:
             raise lade.TruncatedError(f"tensor {entry.name} ends at byte {entry.offset + entry.bytes} of a file that has "
                                       f"{mapped.file_bytes} now")
+        copies = entry.offset % size or (self._copies and entry.bytes < _ALONE_BYTES)
         if of == "numpy":
             array = _loaded_numpy().ndarray(shape, kind, mapped, at)
-            return array.copy() if entry.offset % size else array
+            return array.copy() if copies else array
         torch = _loaded("torch")
         tensor = torch.frombuffer(mapped, dtype=torch.uint8, count=entry.bytes, offset=at)
-        return (tensor.clone() if entry.offset % size else tensor).view(kind).view(shape)
+        return (tensor.clone() if copies else tensor).view(kind).view(shape)
 
 
 def _loaded_numpy():
@@ -740,7 +742,7 @@ class safe_open(Generic[_T]):
         names = file.names(numbers)
         entries = [_Entry(number, name, *file.tensor(number)) for number, name in zip(range(len(names)) if numbers is None else numbers, names)]
         total = sum(entry.bytes for entry in entries)
-        mapped = _Mapped(file, total)
+        mapped = _Mapped(file, len(entries), total)
         for entry in entries:
             shape = of.shape(entry.name, entry.dtype, entry.shape)
             tensors[entry.name] = mapped.tensor(self._framework, entry, kinds[entry.dtype], shape, self._device)

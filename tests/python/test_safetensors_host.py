@@ -122,6 +122,21 @@ def test_a_file_that_was_cut_to_nothing_is_an_error(path):
             file.get_tensor("a")
 
 
+@pytest.mark.parametrize("framework", ["np", "pt"])
+def test_small_tensors_that_are_taken_one_by_one_need_no_mappings(tmp_path, framework):
+    """Regression: each had a mapping of the file, and a process may have 65,530."""
+    if framework == "pt":
+        pytest.importorskip("torch")
+    ours.save_file({"large": np.zeros(1 << 20, "uint8"), **{f"{i}": np.full(3, i, "int16") for i in range(50)}}, tmp_path / "model")
+    with ours.safe_open(tmp_path / "model", framework) as file:
+        kept = {name: file.get_tensor(name) for name in file.keys()}
+        assert mappings_of(tmp_path / "model") == 1
+        kept["7"][:] = 9
+        assert file.get_tensor("7").tolist() == [7, 7, 7] and kept["8"].tolist() == [8, 8, 8]
+    del kept["large"]
+    assert mappings_of(tmp_path / "model") == 0
+
+
 def test_a_load_needs_no_memory_of_its_own(tmp_path):
     """2 GiB in a process that may have 512 MiB of its own: an address space limit counts mapped files, so private memory is looked at."""
     with open(tmp_path / "big", "wb") as file:
