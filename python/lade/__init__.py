@@ -70,3 +70,4 @@ _log.begin()
 from lade import safetensors as safetensors  # noqa: E402
 from lade._log import log_level as log_level  # noqa: E402
 from lade.loader import Batch as Batch, Loader as Loader  # noqa: E402
+from lade.sleep import SleepPool as SleepPool  # noqa: E402

@@ -4,6 +4,7 @@
 #include "copies.h"
 #include "cupy_calls.h"
 #include "device.h"
+#include "device_pool.h"
 #include "device_view.h"
 #include "graphs.h"
 #include "loader.h"
@@ -35,6 +36,7 @@ NB_MODULE(_lade, module) {
   bind_device_view(module);
   bind_graphs(module);
   bind_pipeline(module);
+  bind_device_pool(module);
   bind_safetensors(module);
   bind_loader(module);
   bind_cupy(module);

@@ -295,3 +295,75 @@ def test_a_forked_child_gives_nothing_back_and_is_refused():
         free(a)
         print(lade.torch._native().lade_torch_device_refused_frees())
     """) == ["7", "1", "0"]
+
+
+# PyTorch's own classes ask the driver. These do what they do besides.
+SLEEP = """
+import contextlib, ctypes
+torch.cuda.device = lambda ordinal: contextlib.nullcontext()
+class MemPool:
+    def __init__(self, allocator=None):
+        MemPool.made += 1
+        self.id, self.allocator = (0, 700 + MemPool.made), allocator
+        if allocator is None:
+            C._cuda_beginAllocateCurrentThreadToPool(0, self.id); C._cuda_endAllocateToPool(0, self.id)
+    made = 0
+torch.cuda.MemPool = MemPool
+def write(p, value): ctypes.memset(p, value, 3 * MIB)
+def read(p): return set(ctypes.string_at(p, 3 * MIB))
+"""
+
+
+def test_a_sleep_pool_suspends_pools_of_pytorch(tmp_path):
+    assert program(f"""
+        pool = lade.torch.SleepPool(0)
+        with pool.use("a"): a = alloc(3 * MIB)
+        with pool.use("b"): b = alloc(3 * MIB)
+        outside = alloc(1000)
+        write(a, 5); write(b, 6)
+        before = stat("reserved_bytes.all.current")
+        print(pool.mem_pool("a").id, pool.mem_pool("b").id, before >> 20)
+        for options in ({{}}, {{"keep": "file", "path": {str(tmp_path)!r}}}):
+            print(pool.suspend(**options) >> 20, stat("reserved_bytes.all.current") >> 20)
+            try:
+                with pool.use("a"): pass
+            except RuntimeError as error: print("suspended" in str(error))
+            pool.resume()
+            print(read(a), read(b), stat("reserved_bytes.all.current") == before)
+        pool.suspend("a"); free(a); free(b)
+        print(stat("allocation.all.current"), lade.torch._native().lade_torch_device_refused_frees())
+        pool.resume(keep_backup=False)
+        print(pool.backup_bytes)
+    """, head='install("expandable_segments:True")\n' + SLEEP) == [
+        "(0,", "701)", "(0,", "702)", "42", *["40", "2", "True", "{5}", "{6}", "True"] * 2, "1", "0", "0"]
+
+
+def test_a_sleep_pool_suspends_segments_for_pytorchs_own_allocator():
+    assert program("""
+        native = lade.torch._native()
+        native.lade_torch_segment_alloc.restype = ctypes.c_void_p
+        native.lade_torch_segment_alloc.argtypes = [ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+        native.lade_torch_segment_free.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+        lade.torch._call(native.lade_torch_device_configure, b"cpu", b"expandable_segments:True")
+        torch.cuda.use_mem_pool = lambda pool, device: contextlib.nullcontext()
+        pool = lade.torch.SleepPool(0)
+        with pool.use("a"): a = native.lade_torch_segment_alloc(20 * MIB, 0, None)
+        outside = native.lade_torch_segment_alloc(2 * MIB, 0, None)
+        write(a, 5)
+        print(pool.suspend() >> 20, pool.allocator.usage()["reserved_bytes"] >> 20)
+        pool.resume()
+        print(read(a), pool.mem_pool("a").allocator is not None)
+        pool.suspend()
+        native.lade_torch_segment_free(a, 20 * MIB, 0, None)
+        pool.close()
+        print(native.lade_torch_device_refused_frees(), pool.allocator.usage()["allocated_bytes"] >> 20)
+        pool.allocator.empty_cache()
+        print(pool.allocator.usage()["reserved_bytes"] >> 20)
+    """, head=SLEEP) == ["20", "20", "{5}", "True", "0", "2", "20"]
+
+
+def test_a_sleep_pool_wants_expandable_segments():
+    assert program("""
+        try: lade.torch.SleepPool(0)
+        except lade.UnsupportedError as error: print("lack expandable_segments:True" in str(error))
+    """, head="install()\n" + SLEEP) == ["True"]

@@ -32,6 +32,7 @@ from lade import _lade
 from lade._arguments import take
 
 __all__ = [
+    "SleepPool",
     "device_allocator",
     "device_is_installed",
     "device_stats",
@@ -423,11 +424,14 @@ def device_allocator(device: Any = None) -> lade.DeviceAllocator:
     """
     if not device_is_installed():
         raise lade.UnsupportedError("lade is not PyTorch's device allocator; expected lade.torch.install_device() at the program's begin")
-    ordinal = _ordinal(device)
+    return _allocator_of(_ordinal(device))
+
+
+def _allocator_of(ordinal: int) -> lade.DeviceAllocator:
     with _lock:
         if ordinal not in _device_allocators:
             parts = (ctypes.c_void_p * 3)()
-            _call(_device_native.lade_torch_device_lend, ordinal, parts)
+            _call(_native().lade_torch_device_lend, ordinal, parts)
             allocator, runtime, library = (part or 0 for part in parts)
             _device_allocators[ordinal] = _lade._allocator_of_module(allocator, runtime, ordinal, library)
     return _device_allocators[ordinal]
@@ -472,6 +476,65 @@ def mempool_allocator(settings: str | None = None) -> Any:
         if settings is not None or not _native().lade_torch_device_is_configured():
             _call(_native().lade_torch_device_configure, b"cuda", (settings or "").encode())
         return _segment_allocator()
+
+
+class SleepPool(lade.SleepPool):
+    """Tensors by tags whose device memory goes back while the program sleeps: lade.SleepPool for PyTorch.
+
+    What a thread allocates within ``with pool.use(tag)`` is the tag's, in a ``torch.cuda.MemPool`` of its own. Tensors keep their addresses,
+    so CUDA graphs that use them can be launched after the resume; between ``suspend()`` and the return of ``resume()`` nothing may touch
+    them. They may be dropped at any time.
+
+    Under ``install_device()`` the pools are lade's, and graphs can have their memory in one: ``torch.cuda.graph(graph,
+    pool=pool.mem_pool("graphs").id)``. Without, PyTorch's allocator takes the pools' segments from lade; a capture within
+    ``use()`` gets no new segment then.
+
+    Parameters
+    ----------
+    device : int or torch.device, optional
+        Default: PyTorch's current one.
+
+    Raises
+    ------
+    lade.UnsupportedError
+        This PyTorch is not one that lade knows; or ``install_device()`` or ``mempool_allocator()`` was called without
+        ``"expandable_segments:True"``.
+    """
+
+    def __init__(self, device: Any = None) -> None:
+        self._ordinal = _ordinal(device)
+        self._segments: Any = None  # what MemPool takes
+        with _lock:
+            if not device_is_installed():
+                settings = None if _native().lade_torch_device_is_configured() else "expandable_segments:True"
+                self._segments = mempool_allocator(settings)
+        self._mem_pools: dict[str, Any] = {}
+        super().__init__(_allocator_of(self._ordinal))
+
+    def _make(self, tag: str) -> Any:
+        with torch.cuda.device(self._ordinal):
+            self._mem_pools[tag] = torch.cuda.MemPool(self._segments)
+        own = self._mem_pools[tag].id if self._segments is None else None
+        return _lade._DevicePool(self._allocator, own)
+
+    def mem_pool(self, tag: str = "default") -> Any:
+        """The ``torch.cuda.MemPool`` of a tag, which is made if it is new."""
+        self._pool(tag)
+        return self._mem_pools[tag]
+
+    @contextlib.contextmanager
+    def use(self, tag: str = "default") -> Iterator[SleepPool]:
+        """As lade.SleepPool.use(), for PyTorch's allocations of this thread on the pool's device."""
+        with contextlib.ExitStack() as stack:
+            if self._segments is not None:
+                stack.enter_context(super().use(tag))
+            stack.enter_context(torch.cuda.use_mem_pool(self.mem_pool(tag), device=self._ordinal))
+            yield self
+
+    def close(self) -> None:
+        """As lade.SleepPool.close(), for tensors."""
+        super().close()
+        self._mem_pools.clear()
 
 
 def device_stats(device: Any = None) -> dict[str, int]:
