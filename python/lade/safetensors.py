@@ -25,6 +25,7 @@ import collections
 import collections.abc
 import contextlib
 import errno
+import functools
 import json
 import operator
 import os
@@ -1063,21 +1064,25 @@ def load_model(model: torch.nn.Module, filename: _Path, strict: bool = True, dev
 # --- saving ------------------------------------------------------------------------------------------------------------
 
 
+_text = functools.cache(str)  # of dtypes and layouts, which are few
+
+
 def _torch_facts(name, tensor):
-    if str(tensor.layout) != "torch.strided":
+    if _text(tensor.layout) != "torch.strided":
         raise ValueError(f"tensor `{name}` is sparse ({tensor.layout}); expected a dense one, as .to_dense() gives")
     if not tensor.is_contiguous():
         raise ValueError(f"non contiguous tensor: `{name}`; expected one in C order, as .contiguous() gives")
-    if tensor.device.type not in ("cpu", "cuda"):
-        raise ValueError(f"tensor `{name}` is on device {tensor.device.type}; expected memory of the host or of CUDA")
-    kind = str(tensor.dtype).removeprefix("torch.")
+    device = tensor.device
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"tensor `{name}` is on device {device.type}; expected memory of the host or of CUDA")
+    kind = _text(tensor.dtype).removeprefix("torch.")
     shape = tuple(tensor.shape)
     pack = _TORCH_PACKS.get(_NAMES.get(kind), 1)
     if pack > 1 and not shape:
         raise ValueError(f"tensor `{name}` of {kind} has no dimension; expected one or more, of which a file has twice as many elements")
     if pack > 1:
         shape = (*shape[:-1], shape[-1] * pack)
-    return kind, shape, tensor.device.type == "cuda", tensor.device.index
+    return kind, shape, device.type == "cuda", device.index
 
 
 def _shared_names(tensors):
@@ -1102,10 +1107,7 @@ def _shape_of(name, tensor):
 
 
 def _facts(name, tensor):
-    """(kind, shape, whether it is on a GPU, its number) of what is to be saved."""
-    torch = _loaded("torch")
-    if torch and isinstance(tensor, torch.Tensor):
-        return _torch_facts(name, tensor)
+    """(kind, shape, whether it is on a GPU, its number) of what is to be saved, and no tensor of torch."""
     if isinstance(tensor, lade.DeviceBuffer) or (isinstance(tensor, lade.DeviceView) and not tensor.device.software):
         return str(tensor.dtype), tuple(tensor.shape), True, tensor.device.ordinal
     if not hasattr(tensor, "dtype") or not hasattr(tensor, "shape"):
@@ -1125,7 +1127,8 @@ def _facts(name, tensor):
 
 def _check_text(what, text):
     """Refuses a text that no header can have, or that lade could not read again."""
-    text.encode("utf-8")
+    if not text.isascii():
+        text.encode("utf-8")
     if "\0" in text:
         raise lade.InvalidArgumentError(f"{what} has {text!r}; expected no null character")
 
@@ -1149,12 +1152,15 @@ def _checked(tensors, metadata):
         _check_text("name", name)
         if name == "__metadata__":
             raise lade.InvalidArgumentError('name is "__metadata__"; expected another one than the format\'s own')
-        kind, shape, on_gpu, ordinal = _facts(name, tensor)
-        if torch and isinstance(tensor, torch.Tensor):
-            tensor = tensor.detach().resolve_conj().resolve_neg()  # whose bytes are its values
+        of_torch = torch and isinstance(tensor, torch.Tensor)
+        kind, shape, on_gpu, ordinal = (_torch_facts if of_torch else _facts)(name, tensor)
+        if of_torch:
+            tensor = tensor.detach()  # an alias, which holds the memory whatever becomes of the program's tensor
+            if tensor.is_conj() or tensor.is_neg():
+                tensor = tensor.resolve_conj().resolve_neg()  # whose bytes are its values
         if kind not in _NAMES:
             raise _error(f'Unknown dtype "{kind}". Supported dtypes: {", ".join(_NAMES)}')
-        of_lade = isinstance(tensor, (lade.DeviceBuffer, lade.DeviceView))
+        of_lade = on_gpu and not of_torch and isinstance(tensor, (lade.DeviceBuffer, lade.DeviceView))
         device = None if not on_gpu else tensor.device if of_lade else lade.cuda_device(ordinal)
         rows.append((name, _NAMES[kind], shape, tensor, device))
     return rows
@@ -1173,7 +1179,9 @@ def _laid_out(tensor):
 
     NumPy's scalars show memory that is gone when they have shown it: they become arrays. Those of the other byte order are turned round.
     """
-    numpy = sys.modules.get("numpy")
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if isinstance(tensor, getattr(torch, "Tensor", ())):
+        return tensor
     if numpy is not None and isinstance(tensor, numpy.generic):
         tensor = tensor[...]
     dtype = getattr(tensor, "dtype", None)
