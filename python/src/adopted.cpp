@@ -68,7 +68,8 @@ void bind_adopted(nb::module_ &module, nb::class_<PoolObject> &pool) {
       .def_prop_ro(
           "closed", [](const Adopted &self) { return !self.is_open(); }, "Whether the pin is off.")
       .def_prop_ro(
-          "nbytes", [](const Adopted &self) { return self.view().bytes; }, "Bytes of the array; 0 once it is closed.")
+          "nbytes", [](const Adopted &self) { return self.is_open() ? self.view().bytes : 0; },
+          "Bytes of the array; 0 once it is closed.")
       .def(
           "__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> Adopted"))
       .def(

@@ -35,7 +35,7 @@ def test_memory_is_pinned_until_the_end_of_the_block(pool):
     with pool.adopt(data) as adopted:
         assert is_pinned(pool, data) and not adopted.closed and adopted.nbytes == data.nbytes
         assert repr(adopted) == "<lade.Adopted 12.0 KiB>"
-    assert adopted.closed and not is_pinned(pool, data) and repr(adopted) == "<lade.Adopted, closed>"
+    assert adopted.closed and not is_pinned(pool, data) and repr(adopted) == "<lade.Adopted, closed>" and adopted.nbytes == 0
     adopted.close()  # again: nothing happens
 
 
