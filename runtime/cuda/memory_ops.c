@@ -79,8 +79,8 @@ static lade_status host_register(void *self, int device, void *pointer, size_t b
   CUresult code = call.runtime->api.mem_host_register(pointer, bytes, host_register_flags(flags));
   if (code == CUDA_ERROR_INVALID_VALUE) /* the arguments are valid: the driver does not give the reason */
     return ladei_cuda_leave(&call, code,
-                            "memory is %zu bytes at %p; expected pages without a hole that may be read and, without "
-                            "LADEI_HOST_READ_ONLY, written, of no shared mapping of a file on a disk",
+                            "memory is %zu bytes at %p; expected pages without a hole that may be read and, unless "
+                            "pinned for reading alone, written, of no shared mapping of a file on a disk",
                             bytes, pointer);
   return ladei_cuda_leave(&call, code, "%p, %zu bytes by device %d", pointer, bytes, device);
 }

@@ -57,8 +57,9 @@ static bool is_written_back(const char *path) {
 static const char *line_refused(const map_line *line, bool read_only) {
   if (!line->readable) return "pages that may be read";
   if (read_only) return NULL;
-  if (!line->writable) return "pages that may be written, or LADEI_HOST_READ_ONLY";
-  return line->shared && is_written_back(line->path) ? "no shared mapping of a file, or LADEI_HOST_READ_ONLY" : NULL;
+  if (!line->writable) return "pages that may be written, or are pinned for reading alone";
+  return line->shared && is_written_back(line->path) ? "no shared mapping of a file, or one pinned for reading alone"
+                                                     : NULL;
 }
 
 const char *ladei_soft_pages_refused(const void *pointer, size_t bytes, bool read_only) {

@@ -164,8 +164,8 @@ LADE_TEST(CudaMemory, ARefusedRegistrationSaysWhatPagesMustBe) {
   LADE_ASSERT(read_only != MAP_FAILED);
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, f.ops->host_register(f.self, 0, read_only, 8192, 0));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "host_register: memory is 8192 bytes at ");
-  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "expected pages without a hole that may be read and, without "
-                                                    "LADEI_HOST_READ_ONLY, written");
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "expected pages without a hole that may be read and, unless "
+                                                    "pinned for reading alone, written");
   LADE_EXPECT_OK(f.ops->host_register(f.self, 0, read_only, 8192, LADEI_HOST_READ_ONLY));
   LADE_EXPECT_OK(f.ops->host_unregister(f.self, read_only));
   munmap(read_only, 8192);
