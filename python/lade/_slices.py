@@ -107,6 +107,18 @@ def _runs(steps, shape):
     return outer
 
 
+def one_part(index, shape, error):
+    """The part of a tensor that an index means, as ((begin, end, dimension) or None for all, shape of the part).
+
+    Refuses an index that cuts more than one dimension, or takes every other element of one.
+    """
+    steps = _steps(_items(index, len(shape), error), shape, error)
+    cut = [(start, stop, dim) for dim, (start, stop, step, _) in enumerate(steps) if (start, stop, step) != (0, shape[dim], 1)]
+    if len(cut) > 1 or any(step != 1 for _, _, step, _ in steps):
+        raise error(f"index {index} of shape {list(shape)} cuts more than one dimension, or has steps; expected one range of one dimension")
+    return cut[0] if cut else None, tuple(stop - start for start, stop, _, stays in steps if stays)
+
+
 def torch_index(torch, index, shape):
     """An index that torch takes for a tensor of that shape, as one of ints and slices within it; None where it has other parts.
 

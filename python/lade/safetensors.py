@@ -33,7 +33,7 @@ import re
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypedDict, TypeVar, overload
 
 import lade
@@ -47,6 +47,7 @@ __all__ = [
     "SafetensorError",
     "Save",
     "Tensor",
+    "iterate",
     "load",
     "load_file",
     "load_into",
@@ -107,10 +108,16 @@ if TYPE_CHECKING:
         direct: bool | None
         local_ranks: int | None
 
-    class _LoadWay(_Way, total=False):
+    class _TensorsWay(_Way, total=False):
         tensors: Iterable[str] | None
+        dtype: object
+
+    class _LoadWay(_TensorsWay, total=False):
         per_tensor: bool
         progress: _Progress | None
+
+    class _IterateWay(_TensorsWay, total=False):
+        max_transient_bytes: int
 
     class _OpenWay(_Way, total=False):
         backend: str
@@ -158,6 +165,8 @@ _DTYPES = {
 # Elements of the file in one of torch's.
 _TORCH_PACKS = {"F4": 2}
 _NAMES = {torch_name: name for name, (torch_name, _, _) in _DTYPES.items() if torch_name is not None}
+# Of these each is converted to each other on the way to a device.
+_NUMBERS = ("F32", "F16", "BF16", "F8_E5M2", "F8_E4M3")
 _ML_DTYPES = ("bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz")
 
 _FRAMEWORKS = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy", "numpy": "numpy", "cp": "cupy", "cupy": "cupy",
@@ -506,6 +515,15 @@ _OF_FRAMEWORK = {
 }
 
 
+def _dtype_name(dtype):
+    """The format's name of a type to convert to: as the format, torch or NumPy name it."""
+    text = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", None) or getattr(dtype, "name", None) or str(dtype)
+    name = text if text in _DTYPES else _NAMES.get(text.removeprefix("torch."))
+    if name not in _NUMBERS:
+        raise lade.InvalidArgumentError(f"dtype is {dtype!r}; expected one of {', '.join(_NUMBERS)}, or as torch or NumPy name them")
+    return name
+
+
 # --- mapped files ------------------------------------------------------------------------------------------------------
 
 
@@ -716,13 +734,17 @@ class safe_open(Generic[_T]):
         stream = _stream_from(self._stream, self._framework, self._device)
         return (self._at.pipeline, self._at.allocator, stream)
 
-    def _load(self, numbers=None, per_tensor=False, progress=None, mark=lambda step: None):
+    def _load(self, numbers=None, per_tensor=False, progress=None, mark=lambda step: None, dtype=None):
         """The tensors of these numbers by name; None: all. They are made while their bytes are read. `mark` is told each step."""
         file, device, of = self._open_file(), self._device, _OF_FRAMEWORK[self._framework]
-        kinds = self._kinds(file, numbers)  # before anything is read
-        if self._is_mapped and not per_tensor:
+        dtypes = None
+        if dtype is not None:
+            numbers = list(range(file.count())) if numbers is None else numbers
+            dtypes = self._wanted(file, numbers, dtype)
+        kinds = self._kinds(file, numbers, dtypes)  # before anything is read
+        if self._is_mapped and not per_tensor and dtypes is None:
             return self._load_mapped(file, numbers, kinds, progress)
-        load = file.start(self._target(), numbers, per_tensor, self._direct)
+        load = file.start(self._target(), numbers, per_tensor, self._direct, dtypes=dtypes)
         tensors = {}
         try:
             mark("reads begun")
@@ -751,9 +773,26 @@ class safe_open(Generic[_T]):
             progress(total, total)
         return tensors
 
-    def _kinds(self, file, numbers):
-        """The framework's types by those of the file; refuses what it has not."""
+    def _wanted(self, file, numbers, dtype):
+        """The type that each tensor is converted to, or None; None for all if no tensor is."""
+        if isinstance(dtype, collections.abc.Mapping):
+            by_number = {self._number(name): _dtype_name(wanted) for name, wanted in dtype.items()}
+            out = [by_number.get(number) for number in numbers]
+        else:
+            name = _dtype_name(dtype)
+            out = [name if file.tensor(number)[0] in _NUMBERS else None for number in numbers]
+        return out if any(out) else None
+
+    def _kinds(self, file, numbers, dtypes=None):
+        """The framework's types by those of the tensors in memory; refuses what it has not."""
         of, kinds = _OF_FRAMEWORK[self._framework], {}
+        if dtypes is not None:
+            kept = [number for number, wanted in zip(numbers, dtypes) if wanted is None]
+            kinds = self._kinds(file, kept) if kept else {}
+            for number, wanted in zip(numbers, dtypes):
+                if wanted is not None and wanted not in kinds:
+                    kinds[wanted] = of.dtype(file.names([number])[0], wanted)
+            return kinds
         for dtype, first in file.dtypes(numbers):
             kinds[dtype] = of.dtype(file.names([first])[0], dtype)
             if self._framework == "torch" and dtype in _TORCH_PACKS:
@@ -840,8 +879,8 @@ if TYPE_CHECKING:
                   **options: Unpack[_LoadWay]) -> dict[str, Tensor]: ...
 
 
-def load_file(filename, device="cuda:0", *, framework=None, tensors=None, pipeline=None, allocator=None, stream=None, direct=None,
-              per_tensor=False, progress=None, local_ranks=None):
+def load_file(filename, device="cuda:0", *, framework=None, tensors=None, dtype=None, pipeline=None, allocator=None, stream=None,
+              direct=None, per_tensor=False, progress=None, local_ranks=None):
     """Load a checkpoint into device memory.
 
     Parameters
@@ -854,6 +893,9 @@ def load_file(filename, device="cuda:0", *, framework=None, tensors=None, pipeli
         As for :class:`safe_open`.
     tensors : iterable of str or None
         Names of those to load. None: all.
+    dtype : str, dtype of torch or NumPy, dict of these by name, or None
+        Types that tensors have in memory: one for all of F32, F16, BF16, F8_E4M3 and F8_E5M2, or those of some of these by name. They
+        are converted on their way to the device, as ``.to()`` of torch does on the CPU, in no memory beside. None: as in the file.
     pipeline, allocator : lade.Pipeline, lade.DeviceAllocator or None
         What the bytes go through, and what the memory is from. None: kept ones of the device.
     stream : Stream, int, object with __cuda_stream__ or None
@@ -885,12 +927,175 @@ def load_file(filename, device="cuda:0", *, framework=None, tensors=None, pipeli
     """
     take("per_tensor", per_tensor, bool, "True or False")
     take_function("progress", progress, "a function(bytes_done, bytes)")
-    if isinstance(tensors, str) or not isinstance(tensors, (collections.abc.Iterable, type(None))):
-        raise wrong_type("tensors", tensors, "an iterable of str, or None")
     with safe_open(filename, framework, device, pipeline=pipeline, allocator=allocator, stream=stream, direct=direct,
                    local_ranks=local_ranks) as file:
-        numbers = None if tensors is None else list(dict.fromkeys(map(file._number, tensors)))
-        return file._load(numbers, per_tensor, progress)
+        return file._load(_numbers_of(file, tensors), per_tensor, progress, dtype=dtype)
+
+
+def _numbers_of(file, tensors):
+    """Numbers of tensors by name; None: all."""
+    if isinstance(tensors, str) or not isinstance(tensors, (collections.abc.Iterable, type(None))):
+        raise wrong_type("tensors", tensors, "an iterable of str, or None")
+    return None if tensors is None else list(dict.fromkeys(map(file._number, tensors)))
+
+
+# Loads of iterate(): the first is short, so that its first tensor comes early, and the others are as long as four under way may be.
+_WAVE_FIRST_BYTES = 16 << 20
+_WAVES = 4
+# A load that is under way: numbers, types and names of its tensors, and these, which its iteration takes out as it hands them out.
+_Wave = collections.namedtuple("_Wave", "load numbers dtypes names tensors bytes")
+
+
+def _waves_plan(file, numbers, dtypes, most):
+    """Which tensors each load has, as (numbers, their types, bytes in memory); they follow each other in the files."""
+    limit, taken, wanted, total = min(_WAVE_FIRST_BYTES, most // _WAVES), [], [], 0
+    for i in sorted(range(len(numbers)), key=numbers.__getitem__):
+        dtype, _, count, *_ = file.tensor(numbers[i])
+        if dtypes is not None and dtypes[i] is not None:
+            count = count * _DTYPES[dtypes[i]][2] // _DTYPES[dtype][2]
+        if taken and total + count > limit:
+            yield taken, wanted, total
+            limit, taken, wanted, total = most // _WAVES, [], [], 0
+        taken.append(numbers[i])
+        wanted.append(None if dtypes is None else dtypes[i])
+        total += count
+    if taken:
+        yield taken, wanted, total
+
+
+def _next_wave(waves):
+    """The first load that is there, else the first."""
+    chosen = next((wave for wave in waves if wave.load.ready()), waves[0])
+    waves.remove(chosen)
+    return chosen
+
+
+def _wave_close(wave):
+    is_begun = len(wave.tensors) < len(wave.names)
+    wave.tensors.clear()
+    if is_begun:  # so that its memory is that of the tensors handed out, each for itself
+        with contextlib.suppress(lade.Error):
+            wave.load.wait(None)
+    wave.load.close()
+
+
+def _iterate_mapped(owner, file, numbers, kinds):
+    of, entries = _OF_FRAMEWORK[owner._framework], [_Entry(number, file.names([number])[0], *file.tensor(number)) for number in numbers]
+    mapped = _Mapped(file, len(entries), sum(entry.bytes for entry in entries))
+    for entry in entries:
+        shape = of.shape(entry.name, entry.dtype, entry.shape)
+        yield entry.name, mapped.tensor(owner._framework, entry, kinds[entry.dtype], shape, owner._device)
+
+
+def _iterate(owner, file, numbers, dtypes, kinds, most):
+    of, target, plan = _OF_FRAMEWORK[owner._framework], owner._target(), collections.deque(_waves_plan(file, numbers, dtypes, most))
+    waves: list = []
+    wave, name = None, None
+    try:
+        while plan or waves:
+            while plan and (not waves or sum(other.bytes for other in waves) + plan[0][2] <= most):
+                taken, wanted, count = plan[0]
+                try:
+                    load = file.start(target, taken, True, owner._direct, dtypes=wanted if any(wanted) else None)
+                except lade.Error:
+                    if not waves:
+                        name = file.names(taken)[0]
+                        raise
+                    break  # tried again when those before it are handed out: their memory may be free then
+                names = file.names(taken)
+                waves.append(_Wave(load, taken, wanted, names, {}, count))
+                waves[-1].tensors.update(of.make_all(load, names, kinds, owner._device))
+                plan.popleft()
+            wave = _next_wave(waves)
+            for i, name in enumerate(wave.names):
+                try:
+                    wave.load.wait_tensor(i)
+                except lade.Error:
+                    if len(wave.names) == 1:
+                        raise
+                    rest = _waves_plan(file, wave.numbers[i:], wave.dtypes[i:], 1)  # each by itself, which tells the one at fault
+                    plan.extendleft(reversed(list(rest)))
+                    break
+                yield name, wave.tensors.pop(name)
+            _wave_close(wave)
+            wave = name = None
+    except lade.Error as error:
+        raise error if name is None else type(error)(f"tensor `{name}`: {error}") from error
+    finally:
+        owner.close()
+        file = None  # which a traceback would keep open with this frame
+        for other in waves if wave is None else [wave, *waves]:
+            _wave_close(other)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def iterate(filename: _Path, device: DeviceLike = "cuda:0", *, framework: _OfTorch,
+                **options: Unpack[_IterateWay]) -> Generator[tuple[str, torch.Tensor], None, None]: ...
+    @overload
+    def iterate(filename: _Path, device: DeviceLike = "cuda:0", *, framework: _OfNumpy,
+                **options: Unpack[_IterateWay]) -> Generator[tuple[str, _Array], None, None]: ...
+    @overload
+    def iterate(filename: _Path, device: DeviceLike = "cuda:0", *, framework: _OfCupy,
+                **options: Unpack[_IterateWay]) -> Generator[tuple[str, cupy.ndarray], None, None]: ...
+    @overload
+    def iterate(filename: _Path, device: DeviceLike = "cuda:0", *, framework: Literal["lade"],
+                **options: Unpack[_IterateWay]) -> Generator[tuple[str, DeviceView], None, None]: ...
+    @overload
+    def iterate(filename: _Path, device: DeviceLike = "cuda:0", *, framework: None = None,
+                **options: Unpack[_IterateWay]) -> Generator[tuple[str, Tensor], None, None]: ...
+
+
+def iterate(filename, device="cuda:0", *, framework=None, tensors=None, dtype=None, max_transient_bytes=256 << 20, pipeline=None,
+            allocator=None, stream=None, direct=None, local_ranks=None):
+    """Load a checkpoint tensor by tensor: those that follow are read meanwhile.
+
+    Each tensor has a block of device memory of its own. When the program lets go of it, the block goes back to the allocator, which gives
+    it to a tensor that follows, after the work queued on ``stream``. So a program that keeps none needs about ``max_transient_bytes``
+    for a checkpoint of any size.
+
+    Parameters
+    ----------
+    filename, device, framework, tensors, dtype, pipeline, allocator, direct, local_ranks
+        As for :func:`load_file`.
+    stream : Stream, int, object with __cuda_stream__ or None
+        Memory is allocated on it, after the work queued there. None: the current stream of torch or CuPy when the first tensor is asked
+        for. Other streams that use a tensor must be done when it goes.
+    max_transient_bytes : int
+        Device memory of tensors that are read ahead and not handed out yet, at most; of the types they have in memory. A larger tensor
+        goes alone.
+
+    Yields
+    ------
+    tuple of (str, tensor)
+        Name and tensor, whose bytes are there: in the order of the files, except that parts of the checkpoint that are there go before
+        parts that are not.
+
+    Raises
+    ------
+    FileNotFoundError, SafetensorError
+        As for :func:`load_file`, by the call.
+    lade.Error
+        Reading or copying failed: raised in place of the tensor, which the text names, after it was tried by itself; those before it stay
+        good. The iteration is over.
+
+    The iterator is closed by its end, an error, ``close()``, and when it is let go of, as by ``break``: reads that are under way are
+    cancelled, and files closed. Tensors that were handed out stay.
+    """
+    take("max_transient_bytes", max_transient_bytes, int, "an int of 1 or more")
+    if max_transient_bytes < 1:
+        raise lade.InvalidArgumentError(f"max_transient_bytes is {max_transient_bytes}; expected 1 or more")
+    owner = safe_open(filename, framework, device, pipeline=pipeline, allocator=allocator, stream=stream, direct=direct,
+                      local_ranks=local_ranks)
+    file = owner._open_file()
+    numbers = _numbers_of(owner, tensors)
+    numbers = list(range(file.count())) if numbers is None else numbers
+    dtypes = None if dtype is None else owner._wanted(file, numbers, dtype)
+    kinds = owner._kinds(file, numbers, dtypes)
+    if owner._is_mapped and dtypes is None:
+        return _iterate_mapped(owner, file, numbers, kinds)
+    return _iterate(owner, file, numbers, dtypes, kinds, max_transient_bytes)
 
 
 if TYPE_CHECKING:
@@ -944,19 +1149,40 @@ def _named(tensors):
     return tensors
 
 
-def load_into(tensors, filename, *, strict=True, pipeline=None, stream=None, direct=None, progress=None, local_ranks=None):
+def _into_row(file, name, row, convert, slices):
+    """(number, tensor, type to convert to or None, part or None) of a tensor to load into; None where it gets no bytes."""
+    entry, (_, dtype, shape, tensor, _) = file._entry(name), row
+    index = None if slices is None else slices(name, entry.shape)
+    part, expected = (None, tuple(entry.shape)) if index is None else _slices.one_part(index, entry.shape, lade.InvalidArgumentError)
+    may = entry.dtype in _NUMBERS and dtype in _NUMBERS
+    if tuple(shape) != expected or (dtype != entry.dtype and not (convert and may)):
+        hint = "; convert=True converts" if may and not convert and tuple(shape) == expected else ""
+        raise lade.InvalidArgumentError(f"tensor `{name}` is {dtype} {tuple(shape)}; expected {entry.dtype} {expected}, as in the file{hint}")
+    if 0 in expected:
+        return None
+    return entry.number, tensor, None if dtype == entry.dtype else dtype, part
+
+
+def load_into(tensors, filename, *, strict=True, convert=False, slices=None, pipeline=None, stream=None, direct=None, progress=None,
+              local_ranks=None):
     """Load a checkpoint into tensors that are there: no device memory beside them is taken.
 
     Parameters
     ----------
     tensors : dict or torch.nn.Module
         By name: contiguous tensors of torch or CuPy on one GPU, or DeviceBuffers, with the shapes and types of the file. A module's
-        are those of its ``state_dict()``.
+        are those of its ``state_dict()``. Tensors of the file that are not among them are not read.
     filename : str or os.PathLike
         A file in the format, or the ``.json`` index of several.
     strict : bool
         Refuse names that the file or ``tensors`` lacks, before anything is read. What lies in the same memory, as tied weights, needs
         one of its names.
+    convert : bool
+        Tensors may have other types than in the file, of F32, F16, BF16, F8_E4M3 and F8_E5M2: converted as by ``dtype`` of
+        :func:`load_file`. False: refused.
+    slices : function(name, shape) or None
+        Says which part of the file's tensor its tensor here gets, as an index such as ``numpy.s_[:, 512:1024]`` or ``numpy.s_[3]``: one
+        range of one dimension. None from it: all. Only the part is read.
     pipeline, direct, progress, local_ranks
         As for :func:`load_file`.
     stream : Stream, int, object with __cuda_stream__ or None
@@ -980,6 +1206,8 @@ def load_into(tensors, filename, *, strict=True, pipeline=None, stream=None, dir
     """
     own = _named(tensors)
     take("strict", strict, bool, "True or False")
+    take("convert", convert, bool, "True or False")
+    take_function("slices", slices, "a function(name, shape)")
     take_function("progress", progress, "a function(bytes_done, bytes)")
     rows = {row[0]: row for row in _checked(own, None)}
     of_torch = {name: row[3] for name, row in rows.items() if hasattr(row[3], "data_ptr")}
@@ -996,15 +1224,13 @@ def load_into(tensors, filename, *, strict=True, pipeline=None, stream=None, dir
         missing, unexpected = _unfit(rows, same, names)
         if strict and (missing or unexpected):
             raise RuntimeError(f"{os.fsdecode(os.fspath(filename))} does not fit: missing {missing}, unexpected {unexpected}")
-        names = list({same.get(name, name): name for name in names if name in rows}.values())
-        for name in names:
-            entry, (_, dtype, shape, *_) = file._entry(name), rows[name]
-            if (entry.dtype, tuple(entry.shape)) != (dtype, tuple(shape)):
-                raise lade.InvalidArgumentError(f"tensor `{name}` is {dtype} {tuple(shape)}; expected {entry.dtype} {tuple(entry.shape)}, as in the file")
+        names = {same.get(name, name): name for name in names if name in rows}.values()
+        wanted = [row for row in (_into_row(file, name, rows[name], convert, slices) for name in names) if row is not None]
         target = _target_of(list(rows.values()), file._at.pipeline, file._at.allocator, stream, local_ranks)
-        if not names:
+        if not wanted:
             return missing, unexpected
-        load = file._open_file().start(target[0], [file._number(name) for name in names], True, direct, [rows[name][3] for name in names])
+        numbers, into, dtypes, parts = zip(*wanted)
+        load = file._open_file().start(target[0], numbers, True, direct, into, dtypes, parts)
         try:
             load.wait(progress)
         finally:

@@ -9,7 +9,7 @@
 // S1  A load holds its file, pipeline and allocator until it is over. Objects of its tensors may be made while it is under way, so that
 //     a program makes them while the bytes move; it hands them out after wait() alone.
 // S2  The memory is the load's until wait() has returned, the segments' from then on: it is given back with the last tensor in it. Where
-//     wait() fails, the load ends with the last of its objects, and no byte is written after that.
+//     wait() fails, the load ends with the last of its objects, and no byte is written after that; it holds no pipeline from close() on.
 #include "safetensors.h"
 
 #include "array.h"
@@ -317,6 +317,11 @@ public:
   lade_status start(const lade_load_options &options) {
     return lade_safetensors_load(file_->handle, calls_->targets.data(), calls_->targets.size(), &options, &load_);
   }
+  // Under the GIL. Once no transfer is under way nothing but memory is left to give back, which needs no pipeline: one whose load has
+  // failed, and whose tensors a program keeps, may close.
+  void leave_pipeline() {
+    if (lade_tensor_load_query(load_, nullptr) != LADE_NOT_READY) calls_.reset();
+  }
   // Without the GIL.
   lade_status end(bool keeps_memory) {
     const lade_status status = lade_tensor_load_destroy(load_, keeps_memory);
@@ -347,11 +352,11 @@ struct LoadObject {
     if (!load) refuse("the load is over");
     return *load;
   }
-  // Memory of each tensor, or of all (S2).
-  void places_make(const std::vector<uint64_t> &numbers, bool per_tensor) {
-    places.reserve(numbers.size());
-    for (size_t i = 0; i < numbers.size(); i++) {
-      Place place{load->file().tensor(numbers[i]), nullptr, 0};
+  // Memory of each tensor, or of all (S2). The infos of `wanted` are those of the tensors in memory.
+  void places_make(const std::vector<lade_tensor_info> &wanted, bool per_tensor) {
+    places.reserve(wanted.size());
+    for (size_t i = 0; i < wanted.size(); i++) {
+      Place place{wanted[i], nullptr, 0};
       check(lade_tensor_load_address(load->get(), i, &place.memory, nullptr));
       auto *begin = static_cast<char *>(place.memory);
       if (begin) {
@@ -367,12 +372,57 @@ struct LoadObject {
   }
 };
 
+int32_t dtype_number(const std::string &name) {
+#define LADE_PYTHON_DTYPE(text, number, bits)                                                                          \
+  if (name == #text) return number;
+  LADE_DTYPE_TABLE(LADE_PYTHON_DTYPE)
+#undef LADE_PYTHON_DTYPE
+  refuse("dtype is \"" + name + "\"; expected one of the format's names, such as \"F32\"");
+}
+
+// What a load makes of the file's tensors: their types and parts, for the library, and their infos with the bytes in memory.
+struct Wanted {
+  std::vector<int32_t> dtypes; // empty: as in the file
+  std::vector<lade_load_part> parts;
+  std::vector<lade_tensor_info> infos;
+
+  // `dtype_names`: a name or None for each tensor, or None; `ranges`: (begin, end, dimension) or None for each, or None. Wrong ones are
+  // the library's to refuse: their bytes do not matter.
+  Wanted(const File &file, const std::vector<uint64_t> &numbers, nb::handle dtype_names, nb::handle ranges) {
+    for (uint64_t number : numbers) infos.push_back(file.tensor(number));
+    for (nb::handle item : ranges.is_none() ? nb::iter(nb::tuple()) : nb::iter(ranges)) {
+      lade_load_part part{};
+      lade_tensor_info &info = infos.at(parts.size());
+      if (!item.is_none()) {
+        const nb::tuple range = nb::cast<nb::tuple>(item);
+        part.begin = nb::cast<uint64_t>(nb::object(range[0]));
+        part.end = nb::cast<uint64_t>(nb::object(range[1]));
+        part.dim = nb::cast<int32_t>(nb::object(range[2]));
+        const bool is_good = part.dim >= 0 && static_cast<uint64_t>(part.dim) < info.rank && part.begin <= part.end;
+        const uint64_t size = is_good ? info.shape[part.dim] : 0;
+        if (size > 0) info.bytes = info.bytes / size * (part.end - part.begin);
+      }
+      parts.push_back(part);
+    }
+    for (nb::handle item : dtype_names.is_none() ? nb::iter(nb::tuple()) : nb::iter(dtype_names)) {
+      lade_tensor_info &info = infos.at(dtypes.size());
+      dtypes.push_back(item.is_none() ? 0 : dtype_number(nb::cast<std::string>(item)));
+      if (item.is_none()) continue;
+      info.bytes = info.bytes * 8 / lade_dtype_bits(static_cast<lade_dtype>(info.dtype)) *
+                   lade_dtype_bits(static_cast<lade_dtype>(dtypes.back())) / 8;
+      info.dtype = dtypes.back();
+    }
+    if ((!parts.empty() && parts.size() != infos.size()) || (!dtypes.empty() && dtypes.size() != infos.size()))
+      refuse("dtypes or parts have fewer items than tensors");
+  }
+};
+
 // Where tensors of the caller are, by their numbers in the load. The caller keeps them, and ends the load before they go.
-std::vector<void *> destinations_from(const Checkpoint &self, const std::vector<uint64_t> &numbers, nb::handle list,
-                                      const Device &device, JoinedStreams &streams) {
+std::vector<void *> destinations_from(const std::vector<lade_tensor_info> &infos, nb::handle list, const Device &device,
+                                      JoinedStreams &streams) {
   std::vector<void *> destinations;
   for (nb::handle item : nb::iter(list)) {
-    const lade_tensor_info info = self.file->tensor(numbers.at(destinations.size()));
+    const lade_tensor_info &info = infos.at(destinations.size());
     const std::string title = std::string("tensor `") + info.name + "`";
     const TensorView view = tensor_view(item, Access::write, title.c_str());
     require_reachable(view, device, title.c_str());
@@ -385,10 +435,11 @@ std::vector<void *> destinations_from(const Checkpoint &self, const std::vector<
 }
 
 LoadObject checkpoint_start(Checkpoint &self, nb::handle target, nb::handle tensors, bool per_tensor, nb::handle direct,
-                            nb::handle into) {
+                            nb::handle into, nb::handle dtypes, nb::handle parts) {
   nb::list one;
   one.append(nb::borrow(target));
   const std::vector<uint64_t> numbers = tensors_from(*self.file, tensors);
+  const Wanted wanted(*self.file, numbers, dtypes, parts);
   LoadObject out;
   out.load = std::make_shared<Load>(self.file, targets_from(one));
   lade_load_options options;
@@ -397,6 +448,8 @@ LoadObject checkpoint_start(Checkpoint &self, nb::handle target, nb::handle tens
     options.tensors = numbers.data();
     options.tensor_count = numbers.size();
   }
+  options.dtypes = wanted.dtypes.empty() ? nullptr : wanted.dtypes.data();
+  options.parts = wanted.parts.empty() ? nullptr : wanted.parts.data();
   options.per_tensor = per_tensor;
   if (!direct.is_none()) options.file_flags = nb::cast<bool>(direct) ? LADE_FILE_DIRECT : LADE_FILE_CACHED;
   if (numbers.empty()) return out;
@@ -406,7 +459,7 @@ LoadObject checkpoint_start(Checkpoint &self, nb::handle target, nb::handle tens
     const Device &device = out.load->target().pipe->device();
     streams.emplace(device);
     streams->add(out.load->target().stream, device.ordinal);
-    destinations = destinations_from(self, numbers, into, device, *streams);
+    destinations = destinations_from(wanted.infos, into, device, *streams);
     options.memory = destinations.data();
     out.load->begin_after(streams->get());
   }
@@ -418,7 +471,7 @@ LoadObject checkpoint_start(Checkpoint &self, nb::handle target, nb::handle tens
     status = out.load->start(options);
   }
   check(status);
-  if (into.is_none()) out.places_make(numbers, per_tensor);
+  if (into.is_none()) out.places_make(wanted.infos, per_tensor);
   return out;
 }
 
@@ -454,10 +507,34 @@ void load_wait(LoadObject &self, nb::handle progress) {
   self.load.reset();
 }
 
+// Waits in slices for one tensor.
+void load_wait_tensor(LoadObject &self, uint64_t index) {
+  const std::shared_ptr<Load> load = self.load;
+  lade_tensor_load *const handle = self.open().get();
+  if (!handle) return;
+  const CurrentDevice current(load->target().pipe->device(), load->target().stream);
+  check(current.status());
+  for (lade_status status = LADE_ERR_TIMEOUT; status == LADE_ERR_TIMEOUT;) {
+    {
+      Unlocked unlocked;
+      status = lade_tensor_load_wait_tensor(handle, index, load->is_virtual() ? LADE_WAIT_FOREVER : slice_ns);
+    }
+    if (status != LADE_ERR_TIMEOUT || load->is_virtual()) check(status);
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+}
+
+// Whether all tensors are there. False also where the load has failed, which a wait tells.
+bool load_ready(LoadObject &self) {
+  lade_tensor_load *const handle = self.open().get();
+  return !handle || lade_tensor_load_query(handle, nullptr) == LADE_OK;
+}
+
 // Lets go of the tensors, and where they have not arrived, ends the load, if no object of it is left.
 void load_close(LoadObject &self) {
   LoadObject gone = std::move(self);
   self = LoadObject();
+  if (gone.load && gone.load->get()) gone.load->leave_pipeline();
   Unlocked unlocked;
   gone = LoadObject();
 }
@@ -466,14 +543,6 @@ nb::handle item_of(nb::handle list, size_t at) {
   PyObject *item = PyList_GetItem(list.ptr(), static_cast<Py_ssize_t>(at));
   if (!item) throw nb::python_error();
   return item;
-}
-
-int32_t dtype_number(const std::string &name) {
-#define LADE_PYTHON_DTYPE(text, number, bits)                                                                          \
-  if (name == #text) return number;
-  LADE_DTYPE_TABLE(LADE_PYTHON_DTYPE)
-#undef LADE_PYTHON_DTYPE
-  refuse("dtype is \"" + name + "\"; expected one of the format's names, such as \"F32\"");
 }
 
 // A type as tensors get it: DLPack's, and the elements of the file in one of it.
@@ -922,7 +991,8 @@ void bind_safetensors(nb::module_ &module) {
       .def("files", &checkpoint_files)
       .def("map", &checkpoint_map, nb::arg("number"), nb::arg("alone"))
       .def("start", &checkpoint_start, nb::arg("target"), nb::arg("tensors").none(), nb::arg("per_tensor"),
-           nb::arg("direct").none(), nb::arg("into").none() = nb::none())
+           nb::arg("direct").none(), nb::arg("into").none() = nb::none(), nb::arg("dtypes").none() = nb::none(),
+           nb::arg("parts").none() = nb::none())
       .def("read", &checkpoint_read, nb::arg("target"), nb::arg("number"), nb::arg("ranges"), nb::arg("bytes"),
            nb::arg("direct"));
   nb::class_<Mapping>(module, "_Mapping", nb::type_slots(mapping_slots),
@@ -935,6 +1005,8 @@ void bind_safetensors(nb::module_ &module) {
       .def("views", &load_views)
       .def("segments", &load_segments)
       .def("wait", &load_wait, nb::arg("progress").none())
+      .def("wait_tensor", &load_wait_tensor, nb::arg("index"))
+      .def("ready", &load_ready)
       .def("close", &load_close);
   nb::class_<SaveObject>(module, "_Save", "A save that goes on by itself: lade.safetensors has the calls for users.")
       .def("wait", &save_wait, nb::arg("durable"), nb::arg("timeout").none())

@@ -19,8 +19,8 @@ RECIPES = recipes.recipes()
 pytestmark = pytest.mark.skipif(not recipes.DOCUMENT.exists(), reason="the tests were taken out of their tree")
 
 
-def test_there_are_eight_and_each_is_short():
-    assert sorted(RECIPES) == ["checkpoint", "cupy", "dataloader", "files", "save", "sleep", "tar_set", "watch"]
+def test_there_are_nine_and_each_is_short():
+    assert sorted(RECIPES) == ["checkpoint", "cupy", "dataloader", "files", "iterate", "save", "sleep", "tar_set", "watch"]
     for name, code in RECIPES.items():
         assert len(code.splitlines()) < 20, name
 
