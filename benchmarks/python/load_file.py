@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How fast lade.safetensors.load_file() brings a checkpoint to the GPU: 8 GiB from the page cache, 1 GiB from the disk, and 20,000 tensors.
+"""How fast lade.safetensors brings a checkpoint to the GPU: 8 GiB from the page cache, 1 GiB from the disk, 20,000 tensors, and numbers of
+F32 that become BF16 on the way; by load_file(), and as "lade into" by load_into(), as "lade iterate" by iterate().
 
 Baselines in the same run, in turn with it: safetensors.torch.load_file(), the prefetch() of safetensors 0.9 or later with 8 and 16 threads,
-fastsafetensors (0.3 or later) where it is installed, and two limits: the link (a copy of pinned memory), and the page cache (threads that
+fastsafetensors (0.3 or later) and instanttensor where they are installed (a row "left_out" says what is not), and two limits: the link (a copy of pinned memory), and the page cache (threads that
 pread the file into pinned memory and leave it there). Every way loads once before; the values are compared with those of the
 safetensors package then. Figures are medians of the rounds, with the least and the most, in seconds from the call until the GPU has
 all; cpu_s is the processor time of the process in them. Each load is shown when it is over.
@@ -11,16 +12,21 @@ all; cpu_s is the processor time of the process in them. Each load is shown when
   direct  the file is not in the page cache (dropped before each load); "lade" goes past it by its own choice, "lade cached" through it
   many    tensors of 32 to 96 KiB, in the page cache; "lade numpy", "lade buffers": other frameworks' (numpy without a GPU, else cupy);
           "phases" are those of a load by lade: the file opened, reads begun, names, tensors made while bytes move, and what is left of the bytes
+  fp32    the file has F32, the GPU gets BF16; "lade F32" leaves the numbers as they are, "lade, then to" converts them with PyTorch.
+          Bytes are those of the file
+Of iterate() no tensor is kept; "reserved_peak_bytes" is the device memory that it had at most.
 
 A mode ends after --seconds: a load of lade that is under way then is given up, one of others is the last. Medians are of the loads
 that were over, and the row "ended" tells that there were fewer.
 
-usage: benchmarks/python/load_file.py [--small] [--out FILE] [--folder DIR] [--gib N] [--direct-gib N] [--many N] [--rounds N] [--seconds N]
+usage: benchmarks/python/load_file.py [--small] [--out FILE] [--folder DIR] [--gib N] [--direct-gib N] [--many N]
+                                         [--fp32-gib N] [--rounds N] [--seconds N]
   --small       32 MiB and two rounds, also without a GPU or PyTorch: to see that it runs; worth no figure
   --folder      where the file is made, and removed; a temporary folder without it
   --gib         size of the file that is read warm (8); 0: not read
   --direct-gib  size of the file that is read from the disk (1); 0: not read
   --many        tensors in the file of many (20000); 0: not read
+  --fp32-gib    size of the file of F32 (8); 0: not read
   --rounds      loads of each way in each mode (5)
   --seconds     bound of each mode (120)
 exit status: 0; 1 where values differ; 77 without PyTorch and a GPU (not with --small)
@@ -42,6 +48,7 @@ import lade
 import lade.safetensors
 
 MIB = 1 << 20
+WIDTHS = {"BF16": 2, "F32": 4}
 
 
 def module(name):
@@ -51,12 +58,13 @@ def module(name):
         return None
 
 
-def checkpoint_make(path, total):
-    """Tensors of bf16 as a model of language has them, with small ones between."""
+def checkpoint_make(path, total, dtype="BF16"):
+    """Tensors as a model of language has them, with small ones between."""
     large = 32 * MIB if total >= 256 * MIB else 2 * MIB
-    counts = [("weight", large // 2), ("norm", 4096)]
-    layers = -(-total // sum(2 * count for _, count in counts))
-    return tensors_write(path, [(f"layers.{index}.{name}", [count // 1024, 1024]) for index in range(layers) for name, count in counts])
+    counts = [("weight", large // WIDTHS[dtype]), ("norm", 4096)]
+    layers = -(-total // sum(WIDTHS[dtype] * count for _, count in counts))
+    tensors = [(f"layers.{index}.{name}", [count // 1024, 1024]) for index in range(layers) for name, count in counts]
+    return tensors_write(path, tensors, dtype)
 
 
 def many_make(path, count):
@@ -65,12 +73,12 @@ def many_make(path, count):
     return tensors_write(path, [(f"experts.{i // 8}.{i % 8}.lora.weight", [draw.randrange(16, 49), 1024]) for i in range(count)])
 
 
-def tensors_write(path, tensors):
-    """A file of tensors of bf16; no two blocks of bytes are the same. Gives their bytes."""
+def tensors_write(path, tensors, dtype="BF16"):
+    """A file of tensors; no two blocks of bytes are the same. Gives their bytes."""
     header, at = {}, 0
     for name, shape in tensors:
-        count = 2 * shape[0] * shape[1]
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + count]}
+        count = WIDTHS[dtype] * shape[0] * shape[1]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + count]}
         at += count
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -104,7 +112,60 @@ class Bench:
         self.torch = module("torch")
         self.gpu = bool(self.torch and self.torch.cuda.is_available())
         self.device = lade.device("cuda:0" if self.gpu else "cpu")
-        self.pinned = None
+        self.pinned = self.there = None
+        self.ahead = lade.DeviceAllocator(self.device)
+
+    def model(self):
+        """Tensors of BF16 to load into, which stay for the next load."""
+        if self.there is None:
+            with lade.safetensors.safe_open(self.path, "lade", self.device) as file:
+                shapes = {name: file.get_slice(name).get_shape() for name in file.offset_keys()}
+            if self.gpu:
+                self.there = {name: self.torch.zeros(shape, dtype=self.torch.bfloat16, device="cuda:0") for name, shape in shapes.items()}
+            else:
+                allocator = lade.DeviceAllocator(self.device)
+                self.there = {name: allocator.empty(tuple(shape), "bfloat16") for name, shape in shapes.items()}
+        return self.there
+
+    def into(self):
+        lade.safetensors.load_into(self.model(), self.path, convert=True)
+        return self.there
+
+    def iterate(self, dtype=None):
+        for _ in lade.safetensors.iterate(self.path, self.device, framework="lade", dtype=dtype, allocator=self.ahead):
+            pass
+
+    def instant(self, into=False):
+        with module("instanttensor").safe_open(self.path, framework="pt", device=0, copy=False) as file:
+            for name, tensor in file.tensors():
+                if into:
+                    self.model()[name].copy_(tensor)
+        return self.there if into else None
+
+    def left_out(self):
+        """Why a peer is not measured, by its name."""
+        if not self.gpu:
+            return dict.fromkeys(("safetensors prefetch", "fastsafetensors", "instanttensor"), "no GPU")
+        gone = {name: "not installed" for name in ("fastsafetensors", "instanttensor") if not module(name)}
+        if not hasattr(getattr(module("safetensors"), "safe_open", None), "prefetch"):
+            gone["safetensors prefetch"] = "safetensors is older than 0.9"
+        return gone
+
+    def ways_fp32(self):
+        load, bf16 = lade.safetensors.load_file, getattr(self.torch, "bfloat16", None)
+        ways = {"lade": lambda: load(self.path, device=self.device, dtype="BF16"),
+                "lade F32": lambda: load(self.path, device=self.device), "lade into": self.into, "lade iterate": lambda: self.iterate("BF16")}
+        if self.torch:
+            package, place = module("safetensors.torch"), "cuda:0" if self.gpu else "cpu"
+            ways["lade, then to"] = lambda: {name: tensor.to(bf16) for name, tensor in load(self.path, device=self.device).items()}
+            if package:
+                ways["safetensors"] = lambda: {name: tensor.to(bf16) for name, tensor in package.load_file(self.path, device=place).items()}
+        if self.gpu and module("instanttensor"):
+            ways["instanttensor into"] = lambda: self.instant(into=True)
+        if self.gpu:
+            ways["link"] = self.link
+        ways["page cache"] = self.preads
+        return ways
 
     def synchronize(self):
         if self.gpu:
@@ -113,7 +174,10 @@ class Bench:
     def ways(self, mode):
         """Name: function that loads and gives what must stay alive."""
         direct = mode == "direct"
-        ways = {"lade": lambda: lade.safetensors.load_file(self.path, device=self.device)}
+        if mode == "fp32":
+            return self.ways_fp32()
+        ways = {"lade": lambda: lade.safetensors.load_file(self.path, device=self.device), "lade into": self.into,
+                "lade iterate": self.iterate}
         if direct:
             ways["lade cached"] = lambda: lade.safetensors.load_file(self.path, device=self.device, direct=False)
         if mode == "many":
@@ -129,6 +193,9 @@ class Bench:
             ways["safetensors prefetch 16"] = lambda: self.prefetch(16)
         if self.gpu and module("fastsafetensors"):
             ways["fastsafetensors"] = lambda: self.fast(direct)
+        if self.gpu and module("instanttensor"):
+            ways["instanttensor"] = self.instant
+            ways["instanttensor into"] = lambda: self.instant(into=True)
         if self.gpu:
             ways["link"] = self.link
         ways["page cache"] = self.preads
@@ -183,11 +250,16 @@ class Bench:
 
     def equal(self, name, loaded, wanted):
         """Whether a way gave the values that the safetensors package gives."""
-        if name in ("link", "page cache", "safetensors", "lade buffers", "lade numpy", "lade cupy") or wanted is None:
+        unlike = ("link", "page cache", "safetensors", "lade buffers", "lade numpy", "lade cupy", "lade F32", "lade iterate", "instanttensor")
+        if name in unlike or wanted is None or (name == "lade into" and not self.gpu):
             return None
         tensors = loaded[0] if isinstance(loaded, tuple) else loaded
-        bits = self.torch.int16  # random bits are no numbers at times
-        return set(tensors) == set(wanted) and all(tensors[key].view(bits).equal(wanted[key].view(bits)) for key in wanted)
+        return set(tensors) == set(wanted) and all(self.same(tensors[key], wanted[key]) for key in wanted)
+
+    def same(self, left, right):
+        """Bit for bit, except which NaN: random bits are no numbers at times."""
+        left, right = (tensor.view(self.torch.int16).masked_fill(tensor.isnan(), -1) for tensor in (left, right))
+        return left.equal(right)
 
 
 def release(loaded):
@@ -291,6 +363,8 @@ def phases(bench, rounds, emit):
 def measure(bench, mode, rounds, limit, emit):
     ways, seconds, good = bench.ways(mode), {}, True
     bound = Bound(limit)
+    for name, reason in bench.left_out().items():
+        emit({"mode": mode, "way": name, "left_out": reason})
     try:
         good = values_compare(bench, mode, ways, bound, emit)
         rounds_run(bench, mode, ways, rounds, bound, emit, seconds)
@@ -299,6 +373,7 @@ def measure(bench, mode, rounds, limit, emit):
     except TimeOver:
         emit({"mode": mode, "ended": limit, "rounds": {name: len(list_) for name, list_ in seconds.items()}})
         print(f"{mode:7} ended after {limit:g} s: the loads above are all", flush=True)
+    emit({"mode": mode, "way": "lade iterate", "reserved_peak_bytes": bench.ahead.stats()["reserved_bytes.all.peak"]})
     for name, list_ in seconds.items():
         median = statistics.median(list_)
         emit({"mode": mode, "way": name, "median_s": median, "least_s": min(list_), "most_s": max(list_), "bytes": bench.total,
@@ -315,7 +390,7 @@ def measure_file(arguments, mode, size, emit):
         if mode == "many":
             total = many_make(path, 400 if arguments.small else size)
         else:
-            total = checkpoint_make(path, 32 * MIB if arguments.small else int(size * (1 << 30)))
+            total = checkpoint_make(path, 32 * MIB if arguments.small else int(size * (1 << 30)), "F32" if mode == "fp32" else "BF16")
         bench = Bench(arguments, path, total)
         return measure(bench, mode, 2 if arguments.small else arguments.rounds, arguments.seconds, emit)
 
@@ -328,6 +403,7 @@ def main():
     parser.add_argument("--gib", type=float, default=8)
     parser.add_argument("--direct-gib", type=float, default=1)
     parser.add_argument("--many", type=int, default=20000)
+    parser.add_argument("--fp32-gib", type=float, default=8)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=120)
     arguments = parser.parse_args()
@@ -343,7 +419,7 @@ def main():
         def emit(row):
             print(json.dumps(row), file=out, flush=True)
 
-        modes = {"warm": arguments.gib, "direct": arguments.direct_gib, "many": arguments.many}
+        modes = {"warm": arguments.gib, "direct": arguments.direct_gib, "many": arguments.many, "fp32": arguments.fp32_gib}
         good = [measure_file(arguments, mode, size, emit) for mode, size in modes.items() if size > 0]
     lade.safetensors.release()
     return 0 if all(good) else 1
