@@ -1217,7 +1217,8 @@ def load_into(tensors, filename, *, strict=True, convert=False, slices=None, pip
     same = _same_memory(of_torch)
     devices = {row[4] for row in rows.values()}
     if len(devices) > 1 or None in devices:
-        raise lade.InvalidArgumentError(f"tensors are on {sorted(map(str, devices))}; expected all on one GPU, or DeviceBuffers of one device")
+        found = ", ".join(sorted("the host" if device is None else str(device) for device in devices))
+        raise lade.InvalidArgumentError(f"tensors are on {found}; expected all on one GPU, or DeviceBuffers of one device")
     device = devices.pop() if devices else lade.device()
     with safe_open(filename, "lade", device, pipeline=pipeline, stream=stream, direct=direct, local_ranks=local_ranks) as file:
         names = file.offset_keys()

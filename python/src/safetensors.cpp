@@ -399,8 +399,9 @@ struct Wanted {
         part.end = nb::cast<uint64_t>(nb::object(range[1]));
         part.dim = nb::cast<int32_t>(nb::object(range[2]));
         const bool is_good = part.dim >= 0 && static_cast<uint64_t>(part.dim) < info.rank && part.begin <= part.end;
-        const uint64_t size = is_good ? info.shape[part.dim] : 0;
-        if (size > 0) info.bytes = info.bytes / size * (part.end - part.begin);
+        const uint64_t size = is_good ? info.shape[part.dim] : 0, count = part.end - part.begin;
+        if (size > 0) // an element of the dimension may have half a byte: F4, F6
+          info.bytes = info.bytes / size * count + info.bytes % size * count / size;
       }
       parts.push_back(part);
     }

@@ -67,7 +67,7 @@ def test_shapes_and_types_are_those_of_the_file(model, path):
 
 
 def test_what_is_no_tensor_of_a_device_is_refused(model, path):
-    with pytest.raises(lade.InvalidArgumentError, match="expected all on one GPU, or DeviceBuffers of one device"):
+    with pytest.raises(lade.InvalidArgumentError, match="tensors are on the host; expected all on one GPU, or DeviceBuffers of one device"):
         ours.load_into(dict(TENSORS), path)
     with pytest.raises(TypeError, match="tensors is a list; expected a dict of tensors, or a torch.nn.Module"):
         ours.load_into([], path)
@@ -89,3 +89,15 @@ def test_a_file_that_ends_early_is_told(model, path):
     with pytest.raises(ours.SafetensorError):
         ours.load_into(buffers(model), path)
     expect(model, "a", -1)
+
+
+def test_rows_of_half_bytes_are_counted_whole(tmp_path):
+    """Regression: two rows of 12 bits had 2 bytes in place of 3."""
+    header = b'{"a":{"dtype":"F4","shape":[4,3],"data_offsets":[0,6]}}'
+    (tmp_path / "a").write_bytes(len(header).to_bytes(8, "little") + header + bytes(range(6)))
+    with ours.safe_open(tmp_path / "a", "lade") as file:
+        load = file._open_file().start(file._target(), [0], True, None, parts=[(2, 4, 0)])
+        (view,) = load.views()
+        load.wait(None)
+        assert bytes(np.from_dlpack(view)) == bytes((3, 4, 5))
+        load.close()
