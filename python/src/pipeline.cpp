@@ -120,7 +120,15 @@ uint64_t bytes_from(const Side &side, nb::handle bytes) {
   return count;
 }
 
-// The file end: a path, or an open file, whose descriptor is copied.
+// What a name is of: a URL's object, or a file.
+lade_endpoint named_endpoint(const std::string &name, uint64_t offset, uint32_t flags) {
+  lade_endpoint endpoint = lade_endpoint_path(name.c_str(), offset, flags);
+  for (const char *scheme : {"http://", "https://", "s3://"})
+    if (name.rfind(scheme, 0) == 0) endpoint.kind = LADE_ENDPOINT_URL;
+  return endpoint;
+}
+
+// The file end: a path, a URL, or an open file, whose descriptor is copied.
 void file_set(Transfer &transfer, lade_endpoint &endpoint, nb::handle file, uint64_t offset, uint32_t flags) {
   int fd = -1;
   if (PyLong_Check(file.ptr()) || nb::hasattr(file, "fileno")) {
@@ -137,7 +145,7 @@ void file_set(Transfer &transfer, lade_endpoint &endpoint, nb::handle file, uint
     return;
   }
   transfer.path = path_from(file, "path");
-  endpoint = lade_endpoint_path(transfer.path.c_str(), offset, flags);
+  endpoint = named_endpoint(transfer.path, offset, flags);
 }
 
 std::shared_ptr<Transfer> transfer_new(const std::shared_ptr<Pipe> &pipe, const Common &common,
@@ -268,7 +276,7 @@ TicketObject read_many(PipelineObject &self, nb::handle pieces, nb::handle strea
     tensors.append(tensor);
   }
   for (size_t i = 0; i < list.size(); i++)
-    list[i].host = lade_endpoint_path(transfer->paths[i].c_str(), offsets[i], direct ? LADE_FILE_DIRECT : 0);
+    list[i].host = named_endpoint(transfer->paths[i], offsets[i], direct ? LADE_FILE_DIRECT : 0);
   request.direction = LADE_TO_DEVICE;
   request.pieces = list.data();
   request.piece_count = list.size();
@@ -566,7 +574,8 @@ void bind_pipeline(nb::module_ &module) {
                    "progress: typing.Callable[[int, int], object] | None = None) -> Ticket"),
            "Begin to read a range of a file into device memory.\n\n"
            "Parameters\n----------\npath : str, bytes, os.PathLike, int or file object\n"
-           "    An open file's descriptor is copied, so that it may be closed at once.\n"
+           "    An open file's descriptor is copied, so that it may be closed at once. ``http://``, ``https://`` and "
+           "``s3://``\n    are URLs (docs/sources.md).\n"
            "offset : int\n    Of the first byte in the file.\n"
            "tensor : object\n    Contiguous, writable memory of the pipeline's device: DeviceBuffer, torch, CuPy, "
            "DLPack.\n"
@@ -614,7 +623,7 @@ void bind_pipeline(nb::module_ &module) {
                    "priority: int = 0, direct: bool = False, progress: typing.Callable[[int, int], object] | None = "
                    "None) -> Ticket"),
            "Begin to read ranges of files into several tensors, as one transfer: small ones are copied together.\n\n"
-           "Parameters\n----------\npieces : iterable of (path, offset, tensor)\n" COMMON_DOC)
+           "Parameters\n----------\npieces : iterable of (path, offset, tensor)\n    Paths may be URLs.\n" COMMON_DOC)
       .def("stats", &pipeline_stats, nb::sig("def stats(self) -> dict[str, int | str]"),
            "Settings and counters (``lade_pipeline_info``); ``storage_note`` says why something asked for is not used.")
       .def(

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""URLs where paths are taken. The server (tests/sources/servers.py) verifies signatures; boto3 judges it, and the bytes."""
+
+import errno
+import pathlib
+import subprocess
+import sys
+
+import boto3
+import botocore.config
+import numpy as np
+import pytest
+
+import lade
+
+SERVERS = pathlib.Path(__file__).parents[1] / "sources" / "servers.py"
+DATA = bytes(range(251)) * 4000
+
+
+@pytest.fixture
+def server(tmp_path):
+    """The URL of a server of ours, which has DATA as "a", and in its bucket as "dir/a b=c"."""
+    (tmp_path / "a").write_bytes(DATA)
+    (tmp_path / "dir|a b=c").write_bytes(DATA)
+    with subprocess.Popen([sys.executable, SERVERS, "faults", tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        process.stdin.close()
+
+
+@pytest.fixture
+def keys(server, monkeypatch):
+    for name, value in {"AWS_ENDPOINT_URL_S3": f"{server}/signed", "AWS_REGION": "eu-test-1", "AWS_DEFAULT_REGION": "eu-test-1",
+                        "AWS_ACCESS_KEY_ID": "AKTEST", "AWS_SECRET_ACCESS_KEY": "secret/of+test"}.items():
+        monkeypatch.setenv(name, value)
+
+
+class Stage:
+    """A pipeline with short chunks, and memory of its device."""
+
+    def __init__(self, device):
+        self.allocator = lade.DeviceAllocator(device)
+        self.pipeline = lade.Pipeline(device, chunk_bytes=1 << 16)
+
+    def empty(self, count):
+        return self.allocator.empty(count, "uint8")
+
+    def bytes_of(self, buffer):
+        out = np.empty(buffer.nbytes, np.uint8)
+        self.pipeline.copy(out, buffer).wait()
+        return out.tobytes()
+
+
+@pytest.fixture
+def stage(device):
+    return Stage(device)
+
+
+def test_ranges_of_objects(server, stage):
+    whole, first, second = stage.empty(len(DATA)), stage.empty(1000), stage.empty(5000)
+    assert stage.pipeline.read_into(f"{server}/a", 0, whole).result() is whole
+    assert stage.bytes_of(whole) == DATA
+    stage.pipeline.read_many([(f"{server}/a", 10, first), (f"{server}/a?x", 7000, second)]).wait()
+    assert stage.bytes_of(first) == DATA[10:1010] and stage.bytes_of(second) == DATA[7000:12000]
+    assert stage.pipeline.stats()["bytes_by_url"] == len(DATA) + 6000
+
+
+def test_object_of_a_bucket_as_boto3_reads_it(keys, stage):
+    bucket = boto3.client("s3", config=botocore.config.Config(retries={"max_attempts": 1}))
+    expected = bucket.get_object(Bucket="bucket", Key="dir/a b=c", Range="bytes=100-300099")["Body"].read()
+    assert expected == DATA[100:300100]
+    got = stage.empty(300000)
+    stage.pipeline.read_into("s3://bucket/dir/a b=c", 100, got).wait()
+    assert stage.bytes_of(got) == expected
+
+
+def test_errors(server, stage):
+    one = stage.empty(1)
+    with pytest.raises(lade.IOError, match="/none, bytes 0 to 0, attempt 1 of 10: HTTP 404 NoSuchKey") as caught:
+        stage.pipeline.read_into(f"{server}/none?secret=1", 0, one).wait()
+    assert caught.value.native_code == errno.ENOENT and "secret" not in str(caught.value)
+    with pytest.raises(lade.TruncatedError):
+        stage.pipeline.read_into(f"{server}/a", len(DATA), one).wait()
+    with pytest.raises(lade.InvalidArgumentError, match="wrong at byte 7 of a URL; expected a host"):
+        stage.pipeline.read_into("http://", 0, one)
+    with pytest.raises(lade.InvalidArgumentError, match="host.flags"):
+        stage.pipeline.read_into(f"{server}/a", 0, one, direct=True)
+    with pytest.raises(lade.UnsupportedError, match="URLs are sources alone"):
+        stage.pipeline.write_from(f"{server}/a", 0, one)
