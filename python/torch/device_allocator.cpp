@@ -343,7 +343,8 @@ void DeviceAllocator::emptyCache(PoolId pool) {
     if (pool == PoolId{0, 0}) return check(lade_device_empty_cache(each));
     lade_device_pool_info info;
     lade_device_pool_info_init(&info);
-    if (lade_device_pool_info_get(each, lade_pool_id(pool), &info) == LADE_OK && info.use_count == 0)
+    // A suspended one has no memory to give back. A MemPool calls this at its end, and must not throw.
+    if (lade_device_pool_info_get(each, lade_pool_id(pool), &info) == LADE_OK && info.use_count == 0 && !info.suspended)
       check(lade_device_pool_trim(each, lade_pool_id(pool), nullptr, 0, nullptr));
   });
 }

@@ -362,6 +362,22 @@ def test_a_sleep_pool_suspends_segments_for_pytorchs_own_allocator():
     """, head=SLEEP) == ["20", "20", "{5}", "True", "0", "2", "20"]
 
 
+@needs_calls
+def test_a_pool_ends_while_it_is_suspended():
+    assert program("""
+        native = torch_calls.Calls(torch.__version__).native
+        pool = lade.torch.SleepPool(0)
+        with pool.use("a"): a = alloc(3 * MIB)
+        first, second = pool.mem_pool("a").id
+        pool.suspend()
+        pool.close()
+        print(native.calls_device_pool_end(ctypes.c_uint64(first), ctypes.c_uint64(second)))
+        free(a)
+        C._cuda_emptyCache()
+        print(stat("allocation.all.current"), lade.torch._native().lade_torch_device_refused_frees())
+    """, head='install("expandable_segments:True")\n' + SLEEP) == ["0", "0", "0"]
+
+
 def test_a_sleep_pool_wants_expandable_segments():
     assert program("""
         try: lade.torch.SleepPool(0)

@@ -346,3 +346,11 @@ CALLS_EXPORT void calls_device_listen() {
 }
 CALLS_EXPORT int64_t calls_device_tracked(int action) { return tracked[action & 15]; }
 CALLS_EXPORT int64_t calls_device_failures() { return failures; }
+// As the destructor of a MemPool. -1: it throws, which would end the process there.
+CALLS_EXPORT int calls_device_pool_end(uint64_t first, uint64_t second) {
+  return told([&] {
+    device::get()->releasePool(0, {first, second});
+    device::get()->emptyCache({first, second});
+    return 0;
+  });
+}
