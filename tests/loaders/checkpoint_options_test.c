@@ -47,6 +47,8 @@ static const support_option load_options[] = {
     SUPPORT_CHOICE("spread", LADE_SPREAD_REPLICATE, LADE_SPREAD_SLICE, LADE_SPREAD_RANK, LADE_SPREAD_BALANCE),
     SUPPORT_CHOICE("sharded", 0, 1),
     SUPPORT_CHOICE("keep memory", 0, 1),
+    SUPPORT_CHOICE("parts", 0, 1),
+    SUPPORT_CHOICE("dtypes", 0, 1),
 };
 static const support_option load_wrong[] = {
     SUPPORT_OPTION(lade_load_options, alignment, 3, 1024, UINT64_MAX),
@@ -228,6 +230,8 @@ typedef struct request {
   uint64_t count, targets;
   uint32_t target_of[TENSORS + 1];
   lade_load_rule rule;
+  lade_load_part parts[TENSORS + 1]; /* all whole, ... */
+  int32_t dtypes[TENSORS + 1];       /* ... and as in the file */
   const char *refused[8];
 } request;
 
@@ -270,6 +274,10 @@ static void request_make(stage *on, const support_crossing *crossing, request *r
     given->rule_of = rule_give;
     given->rule_user = &r->rule;
   }
+  if (support_crossing_value(crossing, "parts") != 0) given->parts = r->parts;
+  if (support_crossing_value(crossing, "dtypes") != 0) given->dtypes = r->dtypes;
+  if (group && given->parts != NULL) *refused++ = "options.parts";
+  if (group && given->dtypes != NULL) *refused++ = "options.dtypes";
   if (how == TWICE || how == BEYOND) *refused++ = "options.tensors[";
   if (how == TOO_MANY) *refused++ = "options.tensor_count";
   if (target_of == 2 && r->targets == 1 && r->count > 0) *refused++ = "options.target_of[";

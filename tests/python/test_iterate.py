@@ -4,6 +4,7 @@
 import gc
 import json
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -150,6 +151,26 @@ def test_a_load_that_fails_is_tried_tensor_by_tensor(device, path):
         with pytest.raises(lade.DriverError, match="tensor `t000`: "):
             next(ours.iterate(path, pipeline=pipeline, allocator=allocator, framework="np"))
         device.soft_fault_clear()
+
+
+def test_tensors_of_a_load_that_failed_keep_no_pipeline_open(device, path):
+    pipeline, allocator = lade.Pipeline(device), lade.DeviceAllocator(device)
+    owner = ours.safe_open(path, "lade", device, pipeline=pipeline, allocator=allocator)
+    for op in ("copy_batch", "copy"):
+        device.soft_fault(op, 0)
+    load = owner._open_file().start(owner._target(), None, True, None)
+    kept = load.views()
+    with pytest.raises(lade.DriverError):
+        load.wait(None)
+    device.soft_fault_clear()
+    load.close()
+    closing = threading.Thread(target=pipeline.close, daemon=True)
+    closing.start()
+    closing.join(60)
+    assert not closing.is_alive() and pipeline.closed
+    kept.clear()
+    gc.collect()
+    assert allocator.stats()["allocated_bytes.all.current"] == 0
 
 
 def test_memory_that_is_short_is_waited_for(device, path):

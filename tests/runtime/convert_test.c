@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Conversions of numbers against what the types mean: values as doubles, the nearest of them, ties to even. */
+/*
+ * Conversions of numbers against what the types mean: values as doubles, the nearest of them, ties to even. Torch and ml_dtypes judge
+ * the same numbers in tests/python/test_convert.py.
+ */
 #include "runtime/convert.h"
 
 #include <float.h>
