@@ -10,8 +10,7 @@
 #include "base/error.h"
 #include "base/size.h"
 
-/* libcurl hands out at most 16 KiB at once, whatever this is; but it reads that much with one system call, and needs a
- * third of the processor time that its default of 16 KiB costs. */
+/* libcurl hands out at most 16 KiB at once, whatever this is, but it reads that much with one system call. */
 enum { RECEIVE_BYTES = 512 << 10, STALL_BYTES = 1024 };
 
 /* --- the answer --------------------------------------------------------------------------------------------------- */
