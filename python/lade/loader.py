@@ -475,27 +475,17 @@ class Loader:
         return self._native.skips()
 
     def close(self) -> None:
-        """Stop the reading, and give the memory back. BusyError while a batch is in use."""
+        """End it. Its memory goes back at once, or with the last batch in use, as what a loop's variable still names."""
         self._own()
         with self._lock:
-            before = self._state_before
             self._ahead, self._state_before = [], None
-            try:
-                self._native.close()
-            except BaseException:
-                if before is not None:
-                    self._begin(before)  # or the batch that was taken, and not handed out, is lost
-                raise
+            self._native.close()
 
     def __enter__(self) -> Loader:
         return self
 
-    def __exit__(self, raised: object = None, *_: object) -> None:
-        try:
-            self.close()
-        except lade.BusyError:
-            if raised is None:
-                raise  # else that goes on: as long as it does, it holds the batches of the with block
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def dataset(self) -> IterableDataset[Batch]:
         """The loader as a ``torch.utils.data.IterableDataset``, for ``DataLoader(loader.dataset(), batch_size=None)``.
