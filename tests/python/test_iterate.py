@@ -66,7 +66,7 @@ def test_every_tensor_comes_once_and_little_is_read_ahead(way, path, most):
         del tensor
         # `most`, the tensor that was in the program's hands, and that each block is rounded up
         assert in_use(way) <= max(most, EACH) + EACH + 512 * COUNT
-    assert list(seen) == list(ours.load_file(path, "cpu", framework="np"))
+    assert sorted(seen) == sorted(TENSORS)
     assert in_use(way) == 0
 
 
@@ -127,8 +127,9 @@ def test_an_error_comes_in_place_of_its_tensor(way, shards, tmp_path, most):
             np.testing.assert_array_equal(tensor, TENSORS[name])
             seen.append(name)
             del tensor
-    assert seen == order[:len(seen)] and len(seen) >= COUNT // 3
-    assert f"`{order[len(seen)]}`" in str(caught.value)
+    cut = {f"t{at:03}" for at in range(1, COUNT, 3)}  # in the second file; what is there goes before what is not
+    assert not cut & set(seen) and set(order[:COUNT // 3]) <= set(seen)
+    assert str(caught.value).split("`")[1] in cut
     assert list(iterator) == []
     assert in_use(way) == 0 and descriptors(tmp_path) == 0
 
