@@ -136,8 +136,8 @@ static lade_status memory_disown(lade_pinned_pool *pool, void *memory) {
   }
   if (entry->charged > 0) ladei_pinned_budget_credit(&pool->budget, entry->charged);
   if (entry->mapped) munmap(entry->base, entry->bytes);
-  ladei_log_later(LADE_LOG_INFO, "pinned pool %llu: %zu bytes at %p are the program's again",
-                  (unsigned long long)pool->id, entry->bytes, memory);
+  ladei_log_later(LADE_LOG_INFO, "pinned pool %llu: disowned %zu bytes at %p", (unsigned long long)pool->id,
+                  entry->bytes, memory);
   free(entry);
   return LADE_OK;
 }
