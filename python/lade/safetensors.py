@@ -1541,9 +1541,22 @@ class Save:
     def __reduce__(self):
         raise lade.ArgumentTypeError("a Save is not copied or pickled: the end of a copy would be that of the save")
 
+    def _state(self):
+        native, state = self._native, "under way"
+        if native is None:
+            return "closed"
+        try:
+            for durable, reached in (False, "staged"), (True, "durable"):
+                native.wait(durable, 0)
+                state = reached
+        except TimeoutError:
+            pass
+        except lade.Error:
+            state = "failed"
+        return state
+
     def __repr__(self):
-        state = "closed" if self._native is None else "staged" if self._tensors is None else "under way"
-        return f"<lade.safetensors.Save: {state}>"
+        return f"<lade.safetensors.Save: {self._state()}>"
 
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}

@@ -59,7 +59,9 @@ def test_tensors_may_change_once_they_are_staged(weights, tmp_path, stage_bytes)
     change(buffers)
     values = {**values, "host": host.copy()}
     host[:] = 0
+    assert repr(save) in ("<lade.safetensors.Save: staged>", "<lade.safetensors.Save: durable>")
     save.wait()
+    assert repr(save) == "<lade.safetensors.Save: durable>"
     expect(path, values)
     save.close()
     assert repr(save) == "<lade.safetensors.Save: closed>"
