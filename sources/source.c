@@ -12,7 +12,7 @@
  *
  * Credentials are loaded when the first signed request needs them, again five minutes before their end, and again when
  * the server says that they are over. That is a question of milliseconds to a service nearby, and the client's thread
- * waits for it: six seconds at worst, in which bytes wait in the sockets.
+ * waits for it: eight seconds at worst, in which bytes wait in the sockets.
  *
  * I1  A read is in one place: queue, waiting, under way (it has an exchange), or the caller's.
  * I2  A read is touched no more once it is completed; neither is its object, which may be closed by then.
