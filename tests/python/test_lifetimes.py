@@ -185,13 +185,8 @@ def test_nothing_is_imported_unasked():
 def test_an_exception_that_ends_a_with_goes_on(ends, device, tmp_path):
     """Regression: BusyError took its place, as what the block has made is alive then."""
     (tmp_path / "rows").write_bytes(bytes(64))
-    pipeline, allocator = lade.Pipeline(device), lade.DeviceAllocator(device)
-
-    def loader():
-        return lade.Loader([tmp_path / "rows"], 2, record_bytes=16, pipeline=pipeline, allocator=allocator)
-
     for make, use in ((lambda: lade.PinnedPool(device), lambda pool: pool.empty(8)), (lambda: lade.DeviceAllocator(device), lambda of: of.alloc(8)),
-                      (loader, next), (lambda: lade.Pipeline(device), lambda of: lade.Loader([tmp_path / "rows"], 2, record_bytes=16, pipeline=of))):
+                      (lambda: lade.Pipeline(device), lambda of: lade.Loader([tmp_path / "rows"], 2, record_bytes=16, pipeline=of))):
         with pytest.raises(ends) as caught:
             with make() as thing:
                 used = use(thing)
