@@ -31,21 +31,30 @@ static lade_status bytes_check(const ladei_pipe_request *request, uint64_t befor
                               (unsigned long long)bytes);
 }
 
+static bool is_placed(const ladei_pipe_pieces *pieces, const void *device) {
+  return (uintptr_t)device % pieces->device_unit == 0;
+}
+
+static lade_status place_error(const char *field, const ladei_pipe_pieces *pieces, const void *device) {
+  char expected[64];
+  (void)snprintf(expected, sizeof expected, "a multiple of %u with transfer.device_dtype %d", pieces->device_unit,
+                 pieces->device_dtype);
+  return ladei_error_argument(call, field, expected, "%p", device);
+}
+
 /* Whole numbers. Places that follow from others are multiples of their size, too. */
 static lade_status numbers_check(const ladei_pipe_request *request, const ladei_pipe_pieces *pieces, uint64_t bytes,
                                  const void *device) {
   char expected[64];
-  uint32_t unit = pieces->host_unit;
-  if (bytes % unit != 0) {
-    (void)snprintf(expected, sizeof expected, "a multiple of %u with transfer.host_dtype %d", unit, pieces->host_dtype);
+  if (pieces->host_dtype == 0) return LADE_OK;
+  if (bytes % pieces->host_unit != 0) {
+    (void)snprintf(expected, sizeof expected, "a multiple of %u with transfer.host_dtype %d", pieces->host_unit,
+                   pieces->host_dtype);
     return ladei_error_argument(call, ladei_pipe_field_of(request, "bytes").name, expected, "%llu",
                                 (unsigned long long)bytes);
   }
-  unit = pieces->device_unit;
-  if ((uintptr_t)device % unit == 0) return LADE_OK;
-  (void)snprintf(expected, sizeof expected, "a multiple of %u with transfer.device_dtype %d", unit,
-                 pieces->device_dtype);
-  return ladei_error_argument(call, ladei_pipe_field_of(request, "device_memory").name, expected, "%p", device);
+  return is_placed(pieces, device) ? LADE_OK
+                                   : place_error(ladei_pipe_field_of(request, "device_memory").name, pieces, device);
 }
 
 static lade_status endpoint_check(const ladei_pipe_request *request, const lade_endpoint *host, uint64_t before,
@@ -126,12 +135,8 @@ static lade_status list_read(ladei_pipe_request *request, ladei_pipe_pieces *pie
 }
 
 static lade_status device_check(const lade_transfer *transfer, const ladei_pipe_pieces *pieces) {
-  if ((uintptr_t)transfer->device_memory % pieces->device_unit != 0) {
-    char expected[64];
-    (void)snprintf(expected, sizeof expected, "a multiple of %u with transfer.device_dtype %d", pieces->device_unit,
-                   pieces->device_dtype);
-    return ladei_error_argument(call, "transfer.device_memory", expected, "%p", transfer->device_memory);
-  }
+  if (!is_placed(pieces, transfer->device_memory))
+    return place_error("transfer.device_memory", pieces, transfer->device_memory);
   bool given = transfer->device_memory != NULL || (pieces->count > 0 && pieces->list[0].device != NULL);
   return given || transfer->allocator != NULL || pieces->bytes == 0 ? LADE_OK
                                                                     : ladei_error_null(call, "transfer.device_memory");

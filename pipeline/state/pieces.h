@@ -53,7 +53,7 @@ typedef struct ladei_pipe_extent {
 
 /* Size on the device of `bytes` of the host. All other sizes and offsets of a transfer are the host's. */
 static inline uint64_t ladei_pipe_device_bytes(const ladei_pipe_pieces *pieces, uint64_t bytes) {
-  return bytes / pieces->host_unit * pieces->device_unit;
+  return pieces->host_dtype == 0 ? bytes : bytes / pieces->host_unit * pieces->device_unit;
 }
 
 void ladei_pipe_pieces_free(ladei_pipe_pieces *pieces);
