@@ -12,6 +12,9 @@
  *    |   +--refused--> gone    +----------refused------------+
  *    +--refused, and not all of it taken back--> ABANDONED --> gone   (no caller has its address; destroy tries again)
  *
+ * A driver allocation whose close is refused while no caller knows of it, since an offset was bad, is ABANDONED, too, and
+ * OPEN again with the next open of it: the driver would not open it twice.
+ *
  * V1  While descriptors are made, `grants` keeps the granules mapped.
  * V2  A mapping is in the list while any of its addresses are taken; what the driver did not take back of it stays noted,
  *     and the next close goes on from there.
@@ -172,8 +175,8 @@ static bool mapping_state_follows(shared_state from, shared_state to) {
   switch (from) {
   case SHARED_OPENING: return to == SHARED_OPEN || to == SHARED_ABANDONED || to == SHARED_GONE;
   case SHARED_OPEN: return to == SHARED_CLOSING;
-  case SHARED_CLOSING: return to == SHARED_OPEN || to == SHARED_GONE;
-  case SHARED_ABANDONED: return to == SHARED_GONE;
+  case SHARED_CLOSING: return to == SHARED_OPEN || to == SHARED_ABANDONED || to == SHARED_GONE;
+  case SHARED_ABANDONED: return to == SHARED_OPEN || to == SHARED_GONE;
   case SHARED_GONE: return false;
   }
   return false;
@@ -212,7 +215,7 @@ static ladei_device_shared_mapping *mapping_of(const lade_device_allocator *allo
   return mapping;
 }
 
-/* The open mapping of a driver allocation, or NULL; waits while its driver call is in flight (V3). */
+/* The open or abandoned mapping of a driver allocation, or NULL; waits while its driver call is in flight (V3). */
 static ladei_device_shared_mapping *mapping_of_handle(lade_device_allocator *allocator,
                                                       const lade_device_shared *shared) {
   ladei_lock_assert_held(&allocator->lock);
@@ -221,7 +224,7 @@ static ladei_device_shared_mapping *mapping_of_handle(lade_device_allocator *all
     while (mapping != NULL &&
            (mapping->piece_count > 0 || memcmp(mapping->handle.bytes, shared->handle, sizeof shared->handle) != 0))
       mapping = mapping->next;
-    if (mapping == NULL || mapping->state == SHARED_OPEN) return mapping;
+    if (mapping == NULL || mapping->state == SHARED_OPEN || mapping->state == SHARED_ABANDONED) return mapping;
     ladei_condition_wait(&allocator->imports.changed, &allocator->lock);
   }
 }
@@ -341,8 +344,10 @@ static lade_status mapping_open(lade_device_allocator *allocator, ladei_device_s
   return status;
 }
 
-/* Takes an open back. With the lock, which is released meanwhile. On error the mapping is open as before. */
-static lade_status mapping_close(lade_device_allocator *allocator, ladei_device_shared_mapping *mapping) {
+/* Takes an open back. With the lock, which is released meanwhile. Refused by the driver, the last one leaves the mapping in
+ * the state `refused`. */
+static lade_status mapping_close(lade_device_allocator *allocator, ladei_device_shared_mapping *mapping,
+                                 shared_state refused) {
   ladei_lock_assert_held(&allocator->lock);
   if (mapping->count > 1) {
     mapping->count--;
@@ -352,7 +357,7 @@ static lade_status mapping_close(lade_device_allocator *allocator, ladei_device_
   ladei_lock_release(&allocator->lock);
   lade_status status = mapping_release(allocator, mapping);
   ladei_lock_acquire(&allocator->lock);
-  mapping_settle(allocator, mapping, status == LADE_OK ? SHARED_GONE : SHARED_OPEN);
+  mapping_settle(allocator, mapping, status == LADE_OK ? SHARED_GONE : refused);
   return status;
 }
 
@@ -382,8 +387,12 @@ static lade_status offset_take(lade_device_allocator *allocator, ladei_device_sh
                                uint64_t offset) {
   ladei_lock_assert_held(&allocator->lock);
   if (!mapping->sized && mapping->bytes <= offset) mapping->bytes = (size_t)offset + 1;
+  lade_error error;
   lade_status status = offset_check(offset, mapping->bytes, "the allocation");
-  if (status != LADE_OK) (void)mapping_close(allocator, mapping);
+  if (status == LADE_OK) return LADE_OK;
+  ladei_error_save(&error);
+  (void)mapping_close(allocator, mapping, SHARED_ABANDONED);
+  ladei_error_restore(&error);
   return status;
 }
 
@@ -398,7 +407,9 @@ static lade_status memory_open(lade_device_allocator *allocator, const lade_devi
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   ladei_device_shared_mapping *mapping = own.fd_count > 0 ? NULL : mapping_of_handle(allocator, &own);
-  if (mapping != NULL) {
+  if (mapping != NULL && mapping->state == SHARED_ABANDONED) {
+    mapping_state_set(allocator, mapping, SHARED_OPEN);
+  } else if (mapping != NULL) {
     mapping->count++;
   } else {
     mapping = mapping_create(allocator, &own);
@@ -447,7 +458,7 @@ static lade_status memory_close(lade_device_allocator *allocator, void *pointer)
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   ladei_device_shared_mapping *mapping = mapping_of(allocator, pointer);
-  status = mapping != NULL ? mapping_close(allocator, mapping)
+  status = mapping != NULL ? mapping_close(allocator, mapping, SHARED_OPEN)
                            : ladei_error(LADE_ERR_FOREIGN_POINTER, 0,
                                          "%s: pointer is %p; expected what %s gave, still open, on device %d", call,
                                          pointer, open_call, allocator->device);

@@ -87,6 +87,32 @@ LADE_TEST(DeviceIpc, RefusalsLeaveNothingOpen) {
   device_fixture_close(&f);
 }
 
+/* The bug: the memory stayed open for good, and the allocator could not be destroyed. */
+LADE_TEST(DeviceIpc, ARefusedOffsetWhoseCloseIsRefusedLeavesNothingOpen) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_allocator *other = NULL;
+  LADE_ASSERT_OK(lade_device_allocator_create(f.runtime, 0, NULL, &other));
+  char *a = device_fixture_alloc(&f, 1000, 0);
+  lade_device_shared shared = export_of(&f, a), wrong = shared;
+  wrong.offset = 2 * MIB;
+  void *there = NULL;
+  for (int round = 0; round < 2; round++) { /* the first time it is opened again, the second time it is left */
+    support_fail(f.runtime, "ipc_close", 1, 1);
+    LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_shared_open(other, &wrong, &there));
+    LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "shared.offset is 2097152");
+    LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_shared_close(other, a));
+    if (round > 0) break;
+    LADE_EXPECT_OK(lade_device_shared_open(other, &shared, &there));
+    LADE_EXPECT_EQ_PTR(there, a);
+    LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "ipc_open"), 1);
+    LADE_EXPECT_OK(lade_device_shared_close(other, there));
+  }
+  LADE_EXPECT_OK(lade_device_allocator_destroy(other, true));
+  device_fixture_free(&f, a);
+  device_fixture_close(&f);
+}
+
 /* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
 enum { THREADS = 4, ROUNDS = 300 };
