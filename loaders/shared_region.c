@@ -125,7 +125,6 @@ static lade_status region_make(region *r, region_record *all) {
 }
 
 static lade_status region_create(region *r) {
-  lade_error error;
   region_record *all = calloc(r->size, sizeof *all);
   if (all == NULL) {
     (void)lade_group_abort(r->group, LADE_ERR_OUT_OF_HOST_MEMORY, NULL);
@@ -134,10 +133,7 @@ static lade_status region_create(region *r) {
   lade_status status = region_make(r, all);
   free(all);
   if (r->fd >= 0) close(r->fd);
-  if (status == LADE_OK || r->memory == NULL) return status;
-  ladei_error_save(&error);
-  (void)lade_pinned_disown(r->pool, r->memory); /* refused, it stays adopted: the device may write there */
-  ladei_error_restore(&error);
+  if (status != LADE_OK && r->memory != NULL) ladei_pinned_adopted_abandon(r->pool, r->memory);
   return status;
 }
 

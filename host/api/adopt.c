@@ -8,6 +8,7 @@
  *
  * A1  What is in the list is registered, and charged to the budget unless the program said that another process has done that.
  * A2  A thread that takes an entry out of the list has it alone; so of two that disown the same memory one is refused.
+ * A3  Memory that a failed creation could not unregister stays in the list, and destroying the pool tries again.
  * Locks: the pool's lock guards the list. The driver is called without it.
  */
 #include "host/api/adopt.h"
@@ -28,6 +29,7 @@ typedef struct ladei_pinned_adopted {
   size_t bytes;
   uint64_t charged; /* of them, to the budget */
   bool mapped;      /* by lade: unmapped at the end */
+  bool abandoned;   /* no caller knows of it: A3 */
 } ladei_pinned_adopted;
 
 static void list_put(lade_pinned_pool *pool, ladei_pinned_adopted *entry) {
@@ -51,7 +53,8 @@ static ladei_pinned_adopted *list_take(lade_pinned_pool *pool, const void *memor
 uint64_t ladei_pinned_adopted_bytes(lade_pinned_pool *pool) {
   uint64_t bytes = 0;
   ladei_lock_acquire(&pool->lock);
-  for (const ladei_pinned_adopted *entry = pool->adopted; entry != NULL; entry = entry->next) bytes += entry->bytes;
+  for (const ladei_pinned_adopted *entry = pool->adopted; entry != NULL; entry = entry->next)
+    bytes += entry->abandoned ? 0 : entry->bytes;
   ladei_lock_release(&pool->lock);
   return bytes;
 }
@@ -122,7 +125,8 @@ lade_status lade_pinned_adopt(lade_pinned_pool *pool, void *memory, uint64_t byt
   return status;
 }
 
-static lade_status memory_disown(lade_pinned_pool *pool, void *memory) {
+/* Refused by the driver, it stays, and no caller knows of it if `abandons`. */
+static lade_status memory_disown(lade_pinned_pool *pool, const void *memory, bool abandons) {
   static const char call[] = "lade_pinned_disown";
   ladei_lock_assert_none_held();
   ladei_pinned_adopted *entry = list_take(pool, memory);
@@ -131,6 +135,7 @@ static lade_status memory_disown(lade_pinned_pool *pool, void *memory) {
                        memory);
   lade_status status = pool->runtime->ops->host_unregister(pool->runtime->self, entry->base);
   if (status != LADE_OK) {
+    entry->abandoned = abandons;
     list_put(pool, entry);
     return ladei_error_prefix(status, "%s: ", call);
   }
@@ -145,6 +150,22 @@ static lade_status memory_disown(lade_pinned_pool *pool, void *memory) {
 lade_status lade_pinned_disown(lade_pinned_pool *pool, void *memory) {
   LADEI_TRY(ladei_pinned_enter_with(pool, memory != NULL, "memory", __func__));
   lade_status status;
-  LADEI_HELD(status, memory_disown(pool, memory));
+  LADEI_HELD(status, memory_disown(pool, memory, false));
+  return status;
+}
+
+void ladei_pinned_adopted_abandon(lade_pinned_pool *pool, const void *memory) {
+  lade_error before;
+  ladei_error_save(&before);
+  (void)memory_disown(pool, memory, true);
+  ladei_error_restore(&before);
+}
+
+lade_status ladei_pinned_adopted_finish(lade_pinned_pool *pool) {
+  lade_status status = LADE_OK;
+  while (pool->adopted != NULL && status == LADE_OK) {
+    assert(pool->adopted->abandoned && "A3");
+    status = memory_disown(pool, pool->adopted->memory, true);
+  }
   return status;
 }

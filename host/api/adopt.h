@@ -9,7 +9,12 @@
 lade_status ladei_pinned_adopt_mapped(lade_pinned_pool *pool, void *memory, uint64_t bytes, uint32_t flags,
                                       const char *call);
 
-/* Adopted and not disowned yet. */
+/* Takes the pin off memory that no caller has heard of. Keeps the last error. */
+void ladei_pinned_adopted_abandon(lade_pinned_pool *pool, const void *memory);
+/* For destroy, which excludes other calls: what the driver has refused to let go of. */
+lade_status ladei_pinned_adopted_finish(lade_pinned_pool *pool);
+
+/* Bytes that callers have adopted, and not disowned yet. */
 uint64_t ladei_pinned_adopted_bytes(lade_pinned_pool *pool);
 
 #endif /* LADE_HOST_API_ADOPT_H */

@@ -428,6 +428,7 @@ static lade_status pool_wind_up(lade_pinned_pool *pool, bool wait) {
   ladei_pinned_pool_drain(pool);                   /* after that: their blocks may be kept as idle runs */
   status = ladei_pinned_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
   assert(status != LADE_OK || ladei_pinned_gauge_current(&pool->counters.reserved_bytes) == 0);
+  if (status == LADE_OK) status = ladei_pinned_adopted_finish(pool);
   if (status == LADE_OK) status = ladei_pinned_registration_close(&pool->sources);
   if (status == LADE_OK) status = ladei_pinned_driver_pools_close(&pool->sources.driver_pools);
   if (status != LADE_OK) return status;

@@ -85,6 +85,21 @@ LADE_TEST(SharedRegion, AllRanksHaveItOrNone) {
     ranks_run(&(ranks_plan){.runtime = "cpu", .size = RANKS, .body = fail, .user = &failures[i]});
 }
 
+/* The bug: the pool could not be destroyed, as it had memory that its program did not know of. */
+static void refuse_twice(ranks_one *one) {
+  lade_pinned_pool *pool = pool_open(one->runtime);
+  void *memory = NULL;
+  if (one->rank == 0) LADE_EXPECT_OK(lade_soft_fault_add(one->runtime, "host_unregister", 1, LADE_ERR_DRIVER));
+  if (one->rank == 1) LADE_EXPECT_OK(lade_soft_fault_add(one->runtime, "host_register", 1, LADE_ERR_DRIVER));
+  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_pinned_shared_create(pool, one->group, BYTES, &memory));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "rank 1: ");
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(pool, true));
+}
+
+LADE_TEST(SharedRegion, ARefusedUndoIsTriedAgainByDestroy) {
+  ranks_run(&(ranks_plan){.runtime = "cpu", .size = RANKS, .body = refuse_twice});
+}
+
 static void ask_for_nothing(ranks_one *one) {
   lade_pinned_pool *pool = pool_open(one->runtime);
   void *memory = NULL;
