@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checkpoints: what lade/safetensors.py stands on.
+// Checkpoints: what lade/safetensors/ stands on.
 //
 //   start() --> a load under way --> what is made of its tensors: capsules, views, rows --> wait()
 //                     |
@@ -336,7 +336,7 @@ private:
   lade_tensor_load *load_ = nullptr; // NULL: over
 };
 
-// What lade._lade._Load wraps. Its calls are made by one thread, in the order of lade/safetensors.py.
+// What lade._lade._Load wraps. Its calls are made by one thread, in the order of lade/safetensors/.
 struct LoadObject {
   struct Place {
     lade_tensor_info info;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checkpoints, as lade/safetensors.py needs them: opened, loaded into device memory, saved from it.
+// Checkpoints, as lade/safetensors/ needs them: opened, loaded into device memory, saved from it.
 #ifndef LADE_PYTHON_SAFETENSORS_H
 #define LADE_PYTHON_SAFETENSORS_H
 

@@ -441,7 +441,7 @@ def test_a_forked_child_loads_with_a_device_of_its_own():
         assert lade.safetensors.load_file(path, device="cpu")["a"][999] == 999
         ticket = pipeline.read_into(path, 0, buffer, bytes=8)
         ticket.wait()
-        lade.safetensors._stages_lock.acquire()  # as a thread of the parent may
+        lade.safetensors._stages._stages_lock.acquire()  # as a thread of the parent may
         child = os.fork()
         if child == 0:
             status = 1
@@ -459,7 +459,7 @@ def test_a_forked_child_loads_with_a_device_of_its_own():
             finally:
                 os._exit(status)
         assert os.waitpid(child, 0)[1] == 0
-        lade.safetensors._stages_lock.release()
+        lade.safetensors._stages._stages_lock.release()
         assert ticket.done() and lade.safetensors.load_file(path, device="cpu")["a"][999] == 999
         print("done")
     """) == ""

@@ -11,6 +11,7 @@ import pytest
 
 import lade
 import lade.safetensors as ours
+from lade.safetensors import _iterate
 
 writer = pytest.importorskip("safetensors.numpy")
 
@@ -201,11 +202,11 @@ def test_the_load_that_is_there_goes_first():
         def ready(self):
             return self.is_ready
 
-    waves = [ours._Wave(Load(is_ready), [], [], [], {}, 0) for is_ready in (False, True, True)]
+    waves = [_iterate._Wave(Load(is_ready), [], [], [], {}, 0) for is_ready in (False, True, True)]
     first, second, third = waves
-    assert ours._next_wave(waves) is second and waves == [first, third]
-    assert ours._next_wave(waves) is third
-    assert ours._next_wave(waves) is first and not waves
+    assert _iterate._next_wave(waves) is second and waves == [first, third]
+    assert _iterate._next_wave(waves) is third
+    assert _iterate._next_wave(waves) is first and not waves
 
 
 def test_what_is_asked_for_is_looked_at_by_the_call(path):

@@ -18,6 +18,7 @@ import pytest
 
 import lade
 import lade.safetensors as ours
+from lade.safetensors import _format, _frameworks, _open
 
 # Name in files: bytes of an element, NumPy's type of the same size.
 TYPES = {
@@ -85,7 +86,7 @@ def test_random_files(tmp_path, stage, words, per_tensor, seed):
         assert file.offset_keys() == list(loaded) and file.keys() == sorted(tensors)
     for name, (dtype, shape, data) in tensors.items():
         array = loaded[name]
-        assert array.shape == shape and array.dtype == np.dtype(ours._DTYPES[dtype][1]) and array.tobytes() == data, name
+        assert array.shape == shape and array.dtype == np.dtype(_format._DTYPES[dtype][1]) and array.tobytes() == data, name
         assert array.flags.writeable and array.flags.c_contiguous and array.flags.aligned, name
         assert of_lade[name].nbytes == len(data) and bytes(np.asarray(of_lade[name])) == data
     some = random.Random(seed).sample(list(tensors), 7)
@@ -100,7 +101,7 @@ def test_random_files(tmp_path, stage, words, per_tensor, seed):
 def test_random_files_of_torch_beside_the_package(tmp_path, stage, words, per_tensor, seed):
     torch, package = pytest.importorskip("torch"), pytest.importorskip("safetensors.torch")
     path = tmp_path / "x.safetensors"
-    kinds = [dtype for dtype in TYPES if hasattr(torch, ours._DTYPES[dtype][0]) and dtype != "F4"]
+    kinds = [dtype for dtype in TYPES if hasattr(torch, _format._DTYPES[dtype][0]) and dtype != "F4"]
     tensors = file_make(path, seed, kinds, 60, words)
     loaded = ours.load_file(path, framework="pt", pipeline=stage[0], allocator=stage[1], per_tensor=per_tensor)
     wanted = package.load_file(path)
@@ -118,14 +119,14 @@ def test_all_types_of_torch(tmp_path, stage, takes, monkeypatch):
     """Also where torch's DLPack lacks a type."""
     torch = pytest.importorskip("torch")
     if not takes:
-        monkeypatch.setattr(ours, "_torch_takes", lambda torch, kind: kind == torch.uint8)
-    kinds = [dtype for dtype in TYPES if hasattr(torch, ours._DTYPES[dtype][0])]
+        monkeypatch.setattr(_frameworks, "_torch_takes", lambda torch, kind: kind == torch.uint8)
+    kinds = [dtype for dtype in TYPES if hasattr(torch, _format._DTYPES[dtype][0])]
     tensors = file_make(tmp_path / "x", 1, kinds, 200, ["a"])
     loaded = ours.load_file(tmp_path / "x", framework="pt", pipeline=stage[0], allocator=stage[1])
     assert {tensors[name][0] for name in loaded} == set(kinds)
     for name, (dtype, shape, data) in tensors.items():
         shape = ours._torch_shape(name, dtype, shape)
-        assert loaded[name].dtype == getattr(torch, ours._DTYPES[dtype][0]) and loaded[name].shape == shape, name
+        assert loaded[name].dtype == getattr(torch, _format._DTYPES[dtype][0]) and loaded[name].shape == shape, name
         assert bytes(loaded[name].view(torch.uint8).numpy() if shape else loaded[name].reshape(1).view(torch.uint8).numpy()) == data, name
     del loaded
 
@@ -134,8 +135,8 @@ def test_torch_may_refuse_a_type_in_any_way(monkeypatch):
     def refuse(tensor):
         raise AssertionError("no such type")
 
-    monkeypatch.setattr(ours, "_plain_torch_kinds", {})
-    assert not ours._torch_takes(types.SimpleNamespace(empty=lambda *_, dtype: dtype, from_dlpack=refuse), "float7")
+    monkeypatch.setattr(_frameworks, "_plain_torch_kinds", {})
+    assert not _frameworks._torch_takes(types.SimpleNamespace(empty=lambda *_, dtype: dtype, from_dlpack=refuse), "float7")
 
 
 def test_tensors_of_torch_stand_alone(tmp_path, stage):
@@ -266,7 +267,7 @@ def test_arrays_of_cupy(tmp_path, stage, monkeypatch):
     package.from_dlpack = lambda view: types.SimpleNamespace(data=address(view))
     monkeypatch.setitem(sys.modules, "cupy", package)
     tensors = file_make(tmp_path / "x", 10, ["F32", "U8"], 40, ["a"])
-    monkeypatch.setattr(ours, "_framework_from", lambda framework, device: "cupy")
+    monkeypatch.setattr(_open, "_framework_from", lambda framework, device: "cupy")
     for per_tensor in (False, True):
         loaded = ours.load_file(tmp_path / "x", framework="cupy", pipeline=stage[0], allocator=stage[1], per_tensor=per_tensor)
         # The stand-ins do not hold the memory, which has gone back; its bytes are there on a software device.

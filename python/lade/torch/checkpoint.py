@@ -35,7 +35,8 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 import lade
-from lade.safetensors import _shared_names, safe_open, save_file
+from lade.safetensors import safe_open, save_file
+from lade.safetensors._rows import _shared_names
 
 __all__ = ["Reader", "Writer"]
 

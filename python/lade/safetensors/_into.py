@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints into tensors that are there."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import lade
+from lade import _slices
+from lade._arguments import take, take_function, wrong_type
+from lade.safetensors._format import _NUMBERS
+from lade.safetensors._load import load_file
+from lade.safetensors._open import safe_open
+from lade.safetensors._rows import _checked, _same_memory, _target_of
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    import torch
+
+    from lade._lade import DeviceLike
+    from lade.safetensors._types import _LoadWay, _Path
+
+
+def _named(tensors):
+    """Tensors by name, of a dict or a module."""
+    if callable(getattr(tensors, "state_dict", None)):
+        tensors = tensors.state_dict()
+    if not isinstance(tensors, dict):
+        raise wrong_type("tensors", tensors, "a dict of tensors, or a torch.nn.Module")
+    return tensors
+
+
+def _into_row(file, name, row, convert, slices):
+    """(number, tensor, type to convert to or None, part or None) of a tensor to load into; None where it gets no bytes."""
+    entry, (_, dtype, shape, tensor, _) = file._entry(name), row
+    index = None if slices is None else slices(name, entry.shape)
+    part, expected = (None, tuple(entry.shape)) if index is None else _slices.one_part(index, entry.shape, lade.InvalidArgumentError)
+    may = entry.dtype in _NUMBERS and dtype in _NUMBERS
+    if tuple(shape) != expected or (dtype != entry.dtype and not (convert and may)):
+        hint = "; convert=True converts" if may and not convert and tuple(shape) == expected else ""
+        raise lade.InvalidArgumentError(f"tensor `{name}` is {dtype} {tuple(shape)}; expected {entry.dtype} {expected}, as in the file{hint}")
+    if 0 in expected:
+        return None
+    return entry.number, tensor, None if dtype == entry.dtype else dtype, part
+
+
+def load_into(tensors, filename, *, strict=True, convert=False, slices=None, pipeline=None, stream=None, direct=None, progress=None,
+              local_ranks=None):
+    """Load a checkpoint into tensors that are there: no device memory beside them is taken.
+
+    Parameters
+    ----------
+    tensors : dict or torch.nn.Module
+        By name: contiguous tensors of torch or CuPy on one GPU, or DeviceBuffers, with the shapes and types of the file. A module's
+        are those of its ``state_dict()``. Tensors of the file that are not among them are not read.
+    filename : str or os.PathLike
+        A file in the format, or the ``.json`` index of several.
+    strict : bool
+        Refuse names that the file or ``tensors`` lacks, before anything is read. What lies in the same memory, as tied weights, needs
+        one of its names.
+    convert : bool
+        Tensors may have other types than in the file, of F32, F16, BF16, F8_E4M3 and F8_E5M2: converted as by ``dtype`` of
+        :func:`load_file`. False: refused.
+    slices : function(name, shape) or None
+        Says which part of the file's tensor its tensor here gets, as an index such as ``numpy.s_[:, 512:1024]`` or ``numpy.s_[3]``: one
+        range of one dimension. None from it: all. Only the part is read.
+    pipeline, direct, progress, local_ranks
+        As for :func:`load_file`.
+    stream : Stream, int, object with __cuda_stream__ or None
+        What is queued on it, and on those of DeviceBuffers, is waited for by the copies. None: the current stream of torch or CuPy.
+
+    Returns
+    -------
+    tuple of (list of str, list of str)
+        Names that the file lacks, and names that are not among the tensors.
+
+    Raises
+    ------
+    ValueError
+        A tensor has another shape or type than in the file, or is not contiguous; all are as they were.
+    RuntimeError
+        Names are missing or unexpected.
+    FileNotFoundError, SafetensorError
+        As for :func:`load_file`.
+    lade.Error
+        Reading or copying failed: the tensors hold some bytes of the file, not all. KeyboardInterrupt cancels, too.
+    """
+    own = _named(tensors)
+    take("strict", strict, bool, "True or False")
+    take("convert", convert, bool, "True or False")
+    take_function("slices", slices, "a function(name, shape)")
+    take_function("progress", progress, "a function(bytes_done, bytes)")
+    rows = {row[0]: row for row in _checked(own, None)}
+    of_torch = {name: row[3] for name, row in rows.items() if hasattr(row[3], "data_ptr")}
+    for name, tensor in of_torch.items():
+        if tensor.data_ptr() != own[name].data_ptr():
+            raise lade.InvalidArgumentError(f"tensor `{name}` is a conjugate or negative view; expected one whose bytes are its values")
+    same = _same_memory(of_torch)
+    devices = {row[4] for row in rows.values()}
+    if len(devices) > 1 or None in devices:
+        found = ", ".join(sorted("the host" if device is None else str(device) for device in devices))
+        raise lade.InvalidArgumentError(f"tensors are on {found}; expected all on one GPU, or DeviceBuffers of one device")
+    device = devices.pop() if devices else lade.device()
+    with safe_open(filename, "lade", device, pipeline=pipeline, stream=stream, direct=direct, local_ranks=local_ranks) as file:
+        names = file.offset_keys()
+        missing, unexpected = _unfit(rows, same, names)
+        if strict and (missing or unexpected):
+            raise RuntimeError(f"{os.fsdecode(os.fspath(filename))} does not fit: missing {missing}, unexpected {unexpected}")
+        names = {same.get(name, name): name for name in names if name in rows}.values()
+        wanted = [row for row in (_into_row(file, name, rows[name], convert, slices) for name in names) if row is not None]
+        target = _target_of(list(rows.values()), file._at.pipeline, file._at.allocator, stream, local_ranks)
+        if not wanted:
+            return missing, unexpected
+        numbers, into, dtypes, parts = zip(*wanted)
+        load = file._open_file().start(target[0], numbers, True, direct, into, dtypes, parts)
+        try:
+            load.wait(progress)
+        finally:
+            load.close()
+    return missing, unexpected
+
+
+def _unfit(own, same, there):
+    """Names of `own` that are not there, and names there that are none of them. `same`: of _same_memory(); one name of a memory will do."""
+    given = {same.get(name, name) for name in there}
+    return [name for name in own if same.get(name, name) not in given], [name for name in there if name not in own]
+
+
+def load_model(model: torch.nn.Module, filename: _Path, strict: bool = True, device: DeviceLike = "cpu",
+               **options: Unpack[_LoadWay]) -> tuple[list[str], list[str]]:
+    """Load a checkpoint into a module of torch.
+
+    Names that the file lacks are no miss where the model has their memory under a name that the file has: tied weights.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    filename : str or os.PathLike
+    strict : bool
+        Raise RuntimeError where names are missing, or are not the model's.
+    device
+        Where the tensors are loaded to, before they are copied into the model's.
+    **options
+        Of :func:`load_file`.
+
+    Returns
+    -------
+    tuple of (list of str, list of str)
+        Names that the file lacks, and names that the model has not.
+    """
+    take("strict", strict, bool, "True or False")
+    tensors = load_file(filename, device, framework="torch", **options)
+    own = model.state_dict()
+    missing, unexpected = _unfit(own, _same_memory(own), tensors)
+    if strict and (missing or unexpected):
+        raise RuntimeError(f"{os.fsdecode(os.fspath(filename))} does not fit {type(model).__name__}: missing {missing}, unexpected {unexpected}")
+    model.load_state_dict(tensors, strict=False)
+    return missing, unexpected

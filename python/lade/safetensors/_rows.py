@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that a program passes, to be saved or loaded into."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+
+import lade
+from lade._arguments import class_text, wrong_type
+from lade.safetensors._format import _NAMES, _TORCH_PACKS, _error
+from lade.safetensors._frameworks import _loaded, _stream_from
+from lade.safetensors._stages import _stage
+
+
+def _same_memory(state):
+    """Of torch tensors by name: the name of the first, sorted, that lies in the same bytes, for each that is not that one."""
+    first, same = {}, {}
+    for name in sorted(state):
+        tensor = state[name]
+        place = (str(tensor.device), tensor.data_ptr(), tensor.nbytes)
+        if tensor.nbytes and tensor.data_ptr() and first.setdefault(place, name) != name:
+            same[name] = first[place]
+    return same
+
+
+_text = functools.cache(str)  # of dtypes and layouts, which are few
+
+
+def _torch_facts(name, tensor):
+    if _text(tensor.layout) != "torch.strided":
+        raise ValueError(f"tensor `{name}` is sparse ({tensor.layout}); expected a dense one, as .to_dense() gives")
+    if not tensor.is_contiguous():
+        raise ValueError(f"non contiguous tensor: `{name}`; expected one in C order, as .contiguous() gives")
+    device = tensor.device
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"tensor `{name}` is on device {device.type}; expected memory of the host or of CUDA")
+    kind = _text(tensor.dtype).removeprefix("torch.")
+    shape = tuple(tensor.shape)
+    pack = _TORCH_PACKS.get(_NAMES.get(kind), 1)
+    if pack > 1 and not shape:
+        raise ValueError(f"tensor `{name}` of {kind} has no dimension; expected one or more, of which a file has twice as many elements")
+    if pack > 1:
+        shape = (*shape[:-1], shape[-1] * pack)
+    return kind, shape, device.type == "cuda", device.index
+
+
+def _shared_names(tensors):
+    """torch tensors that lie in the same bytes, which a file would have twice."""
+    rows = sorted((tensor.data_ptr(), tensor.nbytes, name) for name, tensor in tensors.items() if tensor.nbytes and tensor.data_ptr())
+    names, end = set(), 0
+    for i, (address, count, name) in enumerate(rows):
+        if i and address < end:
+            names.update((rows[i - 1][2], name))
+        end = max(end, address + count)
+    return names
+
+
+def _shape_of(name, tensor):
+    try:
+        shape = tuple(operator.index(extent) for extent in tensor.shape)
+    except TypeError:
+        shape = (-1,)
+    if not all(0 <= extent < 1 << 63 for extent in shape):
+        raise ValueError(f"tensor `{name}` is a {class_text(tensor)} of the shape {tensor.shape!r}; expected extents of 0 to 2^63 - 1")
+    return shape
+
+
+def _facts(name, tensor):
+    """(kind, shape, whether it is on a GPU, its number) of what is to be saved, and no tensor of torch."""
+    if isinstance(tensor, lade.DeviceBuffer) or (isinstance(tensor, lade.DeviceView) and not tensor.device.software):
+        return str(tensor.dtype), tuple(tensor.shape), True, tensor.device.ordinal
+    if not hasattr(tensor, "dtype") or not hasattr(tensor, "shape"):
+        raise ValueError(f"Key `{name}` is invalid, expected a tensor but received {type(tensor)}")
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())
+    if isinstance(tensor, masked):
+        raise ValueError(f"tensor `{name}` is masked, and a file has no mask; expected .filled(value) of it, or its .data")
+    on_gpu = hasattr(tensor, "__cuda_array_interface__")
+    ordinal = getattr(getattr(tensor, "device", None), "id", None) if on_gpu else None
+    if on_gpu and not isinstance(ordinal, int):
+        raise ValueError(f"tensor `{name}` is a {class_text(tensor)} that does not tell its device; expected one of torch or CuPy, "
+                         "or a DeviceBuffer")
+    if getattr(getattr(tensor, "flags", None), "c_contiguous", True) is False:
+        raise ValueError(f"non contiguous tensor: `{name}`; expected one in C order, as .copy() gives")
+    return str(getattr(tensor.dtype, "name", tensor.dtype)), _shape_of(name, tensor), on_gpu, ordinal
+
+
+def _check_text(what, text):
+    """Refuses a text that no header can have, or that lade could not read again."""
+    if not text.isascii():
+        text.encode("utf-8")
+    if "\0" in text:
+        raise lade.InvalidArgumentError(f"{what} has {text!r}; expected no null character")
+
+
+def _checked(tensors, metadata):
+    """Rows (name, dtype of the format, shape, tensor, device or None); refuses what the format or the package refuses."""
+    if not isinstance(tensors, dict):
+        raise ValueError(f"Expected a dict of [str, tensor] but received {type(tensors)}")
+    if metadata is not None and not isinstance(metadata, dict):
+        raise wrong_type("metadata", metadata, "a dict of str, or None")
+    for key, value in (metadata or {}).items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TypeError(f"metadata {key!r}: {value!r} is no pair of texts; expected str: str")
+        _check_text("metadata", key)
+        _check_text("metadata", value)
+    rows = []
+    torch = _loaded("torch")
+    for name, tensor in tensors.items():
+        if not isinstance(name, str):
+            raise TypeError(f"name {name!r} is a {type(name).__name__}; expected str")
+        _check_text("name", name)
+        if name == "__metadata__":
+            raise lade.InvalidArgumentError('name is "__metadata__"; expected another one than the format\'s own')
+        of_torch = torch and isinstance(tensor, torch.Tensor)
+        kind, shape, on_gpu, ordinal = (_torch_facts if of_torch else _facts)(name, tensor)
+        if of_torch:
+            tensor = tensor.detach()  # an alias, which holds the memory whatever becomes of the program's tensor
+            if tensor.is_conj() or tensor.is_neg():
+                tensor = tensor.resolve_conj().resolve_neg()  # whose bytes are its values
+        if kind not in _NAMES:
+            raise _error(f'Unknown dtype "{kind}". Supported dtypes: {", ".join(_NAMES)}')
+        of_lade = on_gpu and not of_torch and isinstance(tensor, (lade.DeviceBuffer, lade.DeviceView))
+        device = None if not on_gpu else tensor.device if of_lade else lade.cuda_device(ordinal)
+        rows.append((name, _NAMES[kind], shape, tensor, device))
+    return rows
+
+
+def _unshared(rows):
+    """Refuses tensors that share memory."""
+    torch = _loaded("torch")
+    shared = _shared_names({row[0]: row[3] for row in rows if torch and isinstance(row[3], torch.Tensor)})
+    if shared:
+        raise RuntimeError(f"Some tensors share memory, which a file would hold twice: {sorted(shared)}; save one of them, or clones")
+
+
+def _laid_out(tensor):
+    """A host tensor with its values in memory of its own, as a file has them.
+
+    NumPy's scalars show memory that is gone when they have shown it: they become arrays. Those of the other byte order are turned round.
+    """
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if isinstance(tensor, getattr(torch, "Tensor", ())):
+        return tensor
+    if numpy is not None and isinstance(tensor, numpy.generic):
+        tensor = tensor[...]
+    dtype = getattr(tensor, "dtype", None)
+    if getattr(dtype, "byteorder", "=") == ">":
+        return tensor.astype(dtype.newbyteorder("<"))
+    return tensor
+
+
+def _target_of(rows, pipeline, allocator, stream, local_ranks):
+    """What tensors of a device are saved through, in a list; none where all are of the host."""
+    on_devices = [row for row in rows if row[4] is not None]
+    if not on_devices:
+        return []
+    stage = _stage(on_devices[0][4], pipeline, allocator, local_ranks)
+    for name, _, _, _, device in on_devices:
+        if device != stage.device:
+            raise lade.InvalidArgumentError(f"tensor {name} is on {device}; expected {stage.device}, as the others are")
+    torch = _loaded("torch")
+    if stream is None and not stage.device.software:
+        is_torch = torch and any(isinstance(row[3], torch.Tensor) for row in on_devices)
+        stream = _stream_from(None, "torch" if is_torch else "cupy" if _loaded("cupy") else "lade", stage.device)
+    return [(stage.pipeline, stage.allocator, stream)]
