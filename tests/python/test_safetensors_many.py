@@ -125,7 +125,7 @@ def test_all_types_of_torch(tmp_path, stage, takes, monkeypatch):
     loaded = ours.load_file(tmp_path / "x", framework="pt", pipeline=stage[0], allocator=stage[1])
     assert {tensors[name][0] for name in loaded} == set(kinds)
     for name, (dtype, shape, data) in tensors.items():
-        shape = ours._torch_shape(name, dtype, shape)
+        shape = _frameworks._torch_shape(name, dtype, shape)
         assert loaded[name].dtype == getattr(torch, _format._DTYPES[dtype][0]) and loaded[name].shape == shape, name
         assert bytes(loaded[name].view(torch.uint8).numpy() if shape else loaded[name].reshape(1).view(torch.uint8).numpy()) == data, name
     del loaded
@@ -221,7 +221,7 @@ def test_tensors_of_a_load_that_fails_keep_its_memory(tmp_path, stage, framework
 def test_bytes_move_before_the_tensors_are_made(tmp_path, stage, monkeypatch):
     tensors = file_make(tmp_path / "x", 7, ["F32"], 40, ["a"])
     whole = sum(len(data) for _, _, data in tensors.values())
-    of = ours._OF_FRAMEWORK["numpy"]
+    of = _frameworks._OF_FRAMEWORK["numpy"]
 
     def make_all(*arguments):
         end = time.monotonic() + 60
@@ -230,7 +230,7 @@ def test_bytes_move_before_the_tensors_are_made(tmp_path, stage, monkeypatch):
         assert stage[0].stats()["bytes_completed"] == whole
         return of.make_all(*arguments)
 
-    monkeypatch.setitem(ours._OF_FRAMEWORK, "numpy", of._replace(make_all=make_all))
+    monkeypatch.setitem(_frameworks._OF_FRAMEWORK, "numpy", of._replace(make_all=make_all))
     loaded = ours.load_file(tmp_path / "x", framework="np", pipeline=stage[0], allocator=stage[1])
     assert all(loaded[name].tobytes() == data for name, (_, _, data) in tensors.items())
     del loaded
@@ -277,7 +277,7 @@ def test_arrays_of_cupy(tmp_path, stage, monkeypatch):
     load = ours.safe_open(tmp_path / "x", "np", pipeline=stage[0], allocator=stage[1])
     under_way = load._file.start(load._target(), None, False, False)
     names = load._file.names()
-    loaded = ours._cupy_tensors(under_way, names, load._kinds(load._file, None), stage[0].device)
+    loaded = _frameworks._cupy_tensors(under_way, names, load._kinds(load._file, None), stage[0].device)
     under_way.wait(None)
     assert all(loaded[name].tobytes() == data for name, (_, _, data) in tensors.items())
     del loaded, under_way
