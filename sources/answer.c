@@ -112,7 +112,7 @@ lade_status ladei_source_answer_truncated(uint64_t total, uint64_t end) {
                      (unsigned long long)total, (unsigned long long)(end - total));
 }
 
-lade_status ladei_source_answer_check(const ladei_source_answer *answer, uint64_t offset, uint64_t bytes,
+lade_status ladei_source_answer_check(const ladei_source_answer *answer, uint64_t offset, uint64_t bytes, bool may_end,
                                       ladei_source_version *version) {
   uint64_t last = offset + bytes - 1;
   if (answer->status != 206)
@@ -124,12 +124,14 @@ lade_status ladei_source_answer_check(const ladei_source_answer *answer, uint64_
                        answer->has_range ? "a bad" : "no", (unsigned long long)offset, (unsigned long long)last);
   if (version->known && !version_is(version, answer))
     return ladei_error(LADE_ERR_IO, ESTALE, "it was replaced while it was read");
-  if (answer->first == offset && answer->last < last && answer->last + 1 == answer->total)
-    return ladei_source_answer_truncated(answer->total, last + 1);
+  bool ends = answer->first == offset && answer->last < last && answer->last + 1 == answer->total;
+  if (ends && !may_end) return ladei_source_answer_truncated(answer->total, last + 1);
+  if (ends) last = answer->last;
   if (answer->first != offset || answer->last != last)
     return ladei_error(LADE_ERR_IO, EPROTO, "HTTP 206 with bytes %llu-%llu; expected %llu-%llu",
                        (unsigned long long)answer->first, (unsigned long long)answer->last, (unsigned long long)offset,
                        (unsigned long long)last);
+  bytes = last + 1 - offset;
   if (answer->has_length && answer->length != bytes)
     return ladei_error(LADE_ERR_IO, EPROTO, "HTTP 206 with Content-Length %llu; expected %llu",
                        (unsigned long long)answer->length, (unsigned long long)bytes);

@@ -44,10 +44,11 @@ typedef struct ladei_source_version {
 bool ladei_source_answer_line(ladei_source_answer *answer, const char *line, size_t bytes);
 
 /*
- * Of a 2xx: whether its body is bytes [offset, offset + bytes) of the version. The text of a refusal says what was expected.
- * LADE_ERR_IO, with ESTALE for another version; LADE_ERR_TRUNCATED: the object ends within the range.
+ * Of a 2xx: whether its body is bytes [offset, offset + bytes) of the version; with may_end those up to the object's end.
+ * The text of a refusal says what was expected. LADE_ERR_IO, with ESTALE for another version; LADE_ERR_TRUNCATED: the
+ * object ends within the range.
  */
-lade_status ladei_source_answer_check(const ladei_source_answer *answer, uint64_t offset, uint64_t bytes,
+lade_status ladei_source_answer_check(const ladei_source_answer *answer, uint64_t offset, uint64_t bytes, bool may_end,
                                       ladei_source_version *version);
 
 /* The end of an object of `total` bytes lies before the end of a range: LADE_ERR_TRUNCATED. */

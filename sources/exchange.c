@@ -20,10 +20,13 @@ static void head_judge(ladei_source_exchange *exchange) {
   const ladei_source_answer *answer = &exchange->answer;
   ladei_source_read *read = exchange->read;
   if (answer->status < 200 || answer->status >= 300 || exchange->accepted) return;
-  lade_status status =
-      ladei_source_answer_check(answer, read->offset + read->done, read->bytes - read->done, &read->object->version);
+  lade_status status = ladei_source_answer_check(answer, read->offset + read->done, read->bytes - read->done,
+                                                 read->may_end, &read->object->version);
   exchange->accepted = status == LADE_OK;
-  if (status != LADE_OK) ladei_error_save(&exchange->refusal);
+  if (status != LADE_OK)
+    ladei_error_save(&exchange->refusal);
+  else
+    read->bytes = (size_t)(answer->last + 1 - read->offset);
 }
 
 static size_t head_take(char *data, size_t one, size_t bytes, void *user) {
@@ -31,6 +34,23 @@ static size_t head_take(char *data, size_t one, size_t bytes, void *user) {
   (void)one; /* always 1 */
   if (ladei_source_answer_line(&exchange->answer, data, bytes)) head_judge(exchange);
   return bytes;
+}
+
+/* The next bytes of the range go to their places. */
+static void bytes_place(ladei_source_read *read, const char *data, size_t bytes) {
+  ladei_source_place *rest = &read->rest;
+  read->done += bytes;
+  while (bytes > 0) {
+    if (rest->bytes == 0) *rest = *read->places++;
+    size_t skipped = ladei_size_min(bytes, rest->skip);
+    size_t kept = ladei_size_min(bytes - skipped, rest->bytes);
+    if (kept > 0) memcpy(rest->memory, data + skipped, kept);
+    rest->skip -= skipped;
+    rest->bytes -= kept;
+    rest->memory += kept;
+    data += skipped + kept;
+    bytes -= skipped + kept;
+  }
 }
 
 static size_t body_take(char *data, size_t one, size_t bytes, void *user) {
@@ -43,8 +63,7 @@ static size_t body_take(char *data, size_t one, size_t bytes, void *user) {
       ladei_error_save(&exchange->refusal);
       return 0;
     }
-    memcpy(read->buffer + read->done, data, bytes);
-    read->done += bytes;
+    bytes_place(read, data, bytes);
     return bytes;
   }
   size_t kept = ladei_size_min(bytes, sizeof exchange->body - 1 - exchange->body_bytes);

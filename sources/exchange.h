@@ -5,7 +5,8 @@
  *   begin --> head of the answer, line by line --> verdict: accepted    --> body into the read's memory --> end
  *                                                  anything else       --> its first KiB is looked at  --> end
  *
- * X1  No byte of a body reaches the read's memory before the head was accepted (A1), nor beyond its last one.
+ * X1  No byte of a body reaches the read's memory before the head was accepted (A1), nor beyond its last one, nor between
+ *     its places.
  * X2  Bytes that are there count, whatever ends the exchange: the next attempt asks for the rest.
  * X3  Redirections are not followed: a header with a token would go to another host.
  * X4  No message has a header, a query or credentials.
@@ -22,10 +23,20 @@
 #include "sources/settings.h"
 #include "sources/sign.h"
 
+/* A server, for the client: reads that it may have next, and those that it has. */
+typedef struct ladei_source_host {
+  SLIST_ENTRY(ladei_source_host) link;
+  struct ladei_source_reads ready; /* due, in the order in which they became so */
+  unsigned under_way;
+  bool tls;
+  char authority[]; /* with the port */
+} ladei_source_host;
+
 struct ladei_source_object {
   ladei_source_client *client;
   ladei_source_target target;
-  ladei_source_version version; /* the client's thread's */
+  ladei_source_version version; /* the client's thread's while reads are under way */
+  ladei_source_host *host;      /* that thread's; NULL: no read was begun */
   _Atomic(bool) cancelled;
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One range of an object, on its way into one piece of memory; and the limits of its requests. */
+/* One range of an object, on its way into memory; and the limits of its requests. */
 #ifndef LADE_SOURCES_READ_H
 #define LADE_SOURCES_READ_H
 
@@ -21,20 +21,31 @@ typedef struct ladei_source_options {
   uint32_t stall_s;    /* without a KiB in a second; 30 */
   uint32_t attempts;   /* for one range; 10 */
   uint32_t pause_ms;   /* after the first failure, twice as long after each further one, up to 50 times; 200 */
+  uint32_t requests;   /* of one host, under way at once; 64 */
 } ladei_source_options;
+
+/* Where a part of a range goes. */
+typedef struct ladei_source_place {
+  size_t skip;  /* bytes in front of it that are not kept */
+  size_t bytes; /* not 0 */
+  char *memory;
+} ladei_source_place;
 
 struct ladei_source_read {
   /* Set by the caller; the rest is zero. */
   ladei_source_object *object;
   uint64_t offset;
-  char *buffer;
-  size_t bytes; /* not 0 */
+  size_t bytes;                     /* not 0. With may_end, once it is over: those that there are */
+  char *buffer;                     /* for all of them; NULL: `places` */
+  const ladei_source_place *places; /* in order; their bytes, with those skipped, are all of the range */
+  bool may_end;                     /* the object may end within the range, not before it */
   /* The end, on the client's thread with no lock held; lade_last_error() describes a failure. The read is the callee's
    * again. LADE_ERR_IO, LADE_ERR_TRUNCATED, LADE_ERR_CANCELLED, LADE_ERR_OUT_OF_HOST_MEMORY. */
   void (*complete)(ladei_source_read *read, lade_status status);
   void *user;
 
-  size_t done; /* bytes that are there */
+  size_t done;             /* bytes that are there */
+  ladei_source_place rest; /* of the place at hand */
   unsigned attempt;
   uint64_t again_ns;               /* of the next attempt */
   ladei_source_exchange *exchange; /* NULL: none is under way */

@@ -2,9 +2,13 @@
 /*
  * The client: one thread that runs all exchanges, by libcurl's multi interface.
  *
- *   begin --> queue --> waiting --> under way --> complete          the client's thread
- *             (any        ^            |
- *             thread)     +-- pause ---+                            an attempt that may be repeated
+ *   begin --> queue --> ready --> under way --> complete          the client's thread
+ *             (any        ^           |
+ *             thread)     |           v
+ *                         +------- paused                         an attempt that may be repeated
+ *
+ * Each host has a queue of those that are ready, and so many under way as options.requests says: a chunk of a thousand
+ * small ranges opens no thousand connections, and a silent host holds up its own requests alone.
  *
  * A read that fails in a way that may pass is tried again, from the byte that it has reached, after a pause that doubles
  * and of which half is random, so that clients of one server do not come back together; a server's Retry-After can make
@@ -14,9 +18,10 @@
  * the server says that they are over. That is a question of milliseconds to a service nearby, and the client's thread
  * waits for it: eight seconds at worst, in which bytes wait in the sockets.
  *
- * I1  A read is in one place: queue, waiting, under way (it has an exchange), or the caller's.
+ * I1  A read is in one place: queue, its host's `ready`, `paused`, under way (it has an exchange), or the caller's.
  * I2  A read is touched no more once it is completed; neither is its object, which may be closed by then.
  * I3  A read ends after options.attempts attempts at most, each of which ends options.stall_s after its last bytes.
+ * I4  host->under_way counts the exchanges of its reads, at most options.requests.
  * Locks: `lock` guards queue, `end` and `over` of reads; no call of libcurl is made under it. All else is the thread's.
  */
 #include "sources/source.h"
@@ -33,7 +38,8 @@
 #include "sources/credentials.h"
 #include "sources/exchange.h"
 
-enum { CONNECT_MS = 10000, STALL_S = 30, ATTEMPTS = 10, PAUSE_MS = 200, PAUSES_MOST = 50, RETRY_AFTER_MOST_S = 60 };
+enum { CONNECT_MS = 10000, STALL_S = 30, ATTEMPTS = 10, PAUSE_MS = 200, REQUESTS = 64 };
+enum { PAUSES_MOST = 50, RETRY_AFTER_MOST_S = 60 };
 enum { RENEW_S = 300, SKEW_LEAST_S = 60, POLL_MOST_MS = 60000 };
 static const uint64_t ns_of_ms = 1000000;
 
@@ -49,7 +55,8 @@ struct ladei_source_client {
   ladei_condition ended;           /* a run is over */
   struct ladei_source_reads queue; /* begun, and not seen by the thread */
   bool end;
-  struct ladei_source_reads waiting;
+  SLIST_HEAD(hosts, ladei_source_host) hosts;
+  struct ladei_source_reads paused;
   struct exchanges under_way, idle;
   ladei_source_credentials credentials;
   unsigned credentials_number; /* of those loaded last */
@@ -132,7 +139,7 @@ static void read_again(ladei_source_client *client, ladei_source_read *read, uin
   }
   atomic_fetch_add_explicit(&client->retries, 1, memory_order_relaxed);
   read->again_ns = ladei_clock_ns(CLOCK_MONOTONIC) + pause_ns(client, read, retry_after_s);
-  TAILQ_INSERT_TAIL(&client->waiting, read, link);
+  TAILQ_INSERT_TAIL(&client->paused, read, link);
 }
 
 static lade_status exchange_take(ladei_source_client *client, ladei_source_exchange **out) {
@@ -160,16 +167,20 @@ static lade_status read_send(ladei_source_client *client, ladei_source_read *rea
       ladei_source_exchange_begin(exchange, read, &client->settings, &client->credentials, client_time(client));
   if (status == LADE_OK && client->curl.multi_add_handle(client->multi, exchange->easy) != 0)
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "libcurl does not take a request");
-  if (status == LADE_OK)
-    TAILQ_INSERT_TAIL(&client->under_way, exchange, link);
-  else
+  if (status != LADE_OK) {
     exchange_give(client, exchange);
-  return status;
+    return status;
+  }
+  TAILQ_INSERT_TAIL(&client->under_way, exchange, link);
+  read->object->host->under_way++;
+  return LADE_OK;
 }
 
 static void exchange_remove(ladei_source_client *client, ladei_source_exchange *exchange) {
   (void)client->curl.multi_remove_handle(client->multi, exchange->easy);
   TAILQ_REMOVE(&client->under_way, exchange, link);
+  assert(exchange->read->object->host->under_way > 0 && "I4");
+  exchange->read->object->host->under_way--;
 }
 
 /* Whether a refused signature was refused for the time: takes the server's, by its header Date. */
@@ -213,51 +224,101 @@ static void exchange_ended(ladei_source_client *client, ladei_source_exchange *e
 
 /* --- the thread --------------------------------------------------------------------------------------------------- */
 
+/* The host of an object, which is in the list from now on. NULL: no memory. */
+static ladei_source_host *host_of(ladei_source_client *client, const ladei_source_target *target) {
+  ladei_source_span authority = target->authority;
+  ladei_source_host *host;
+  SLIST_FOREACH (host, &client->hosts, link)
+    if (host->tls == target->tls && strncmp(host->authority, authority.at, authority.bytes) == 0 &&
+        host->authority[authority.bytes] == '\0')
+      return host;
+  host = calloc(1, sizeof *host + authority.bytes + 1);
+  if (host == NULL) return NULL;
+  host->tls = target->tls;
+  memcpy(host->authority, authority.at, authority.bytes);
+  TAILQ_INIT(&host->ready);
+  SLIST_INSERT_HEAD(&client->hosts, host, link);
+  return host;
+}
+
+static void read_ready(ladei_source_client *client, ladei_source_read *read) {
+  ladei_source_object *object = read->object;
+  if (object->host == NULL) object->host = host_of(client, &object->target);
+  if (object->host != NULL)
+    TAILQ_INSERT_TAIL(&object->host->ready, read, link);
+  else
+    read_complete(read, ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for a request"));
+}
+
 static bool queue_take(ladei_source_client *client) {
+  struct ladei_source_reads begun = TAILQ_HEAD_INITIALIZER(begun);
+  ladei_source_read *read;
   ladei_lock_acquire(&client->lock);
-  TAILQ_CONCAT(&client->waiting, &client->queue, link);
+  TAILQ_CONCAT(&begun, &client->queue, link);
   bool end = client->end;
   ladei_lock_release(&client->lock);
+  while ((read = TAILQ_FIRST(&begun)) != NULL) {
+    TAILQ_REMOVE(&begun, read, link);
+    read_ready(client, read);
+  }
   return end;
 }
 
+static void cancelled_end_of(struct ladei_source_reads *reads) {
+  ladei_source_read *read, *next;
+  for (read = TAILQ_FIRST(reads); read != NULL; read = next) {
+    next = TAILQ_NEXT(read, link);
+    if (!is_cancelled(read)) continue;
+    TAILQ_REMOVE(reads, read, link);
+    read_cancel(read);
+  }
+}
+
 static void cancelled_end(ladei_source_client *client) {
-  ladei_source_exchange *exchange, *next_exchange;
-  ladei_source_read *read, *next_read;
-  for (exchange = TAILQ_FIRST(&client->under_way); exchange != NULL; exchange = next_exchange) {
-    next_exchange = TAILQ_NEXT(exchange, link);
-    read = exchange->read;
+  ladei_source_exchange *exchange, *next;
+  ladei_source_host *host;
+  for (exchange = TAILQ_FIRST(&client->under_way); exchange != NULL; exchange = next) {
+    next = TAILQ_NEXT(exchange, link);
+    ladei_source_read *read = exchange->read;
     if (!is_cancelled(read)) continue;
     exchange_remove(client, exchange);
     exchange_give(client, exchange);
     read_cancel(read);
   }
-  for (read = TAILQ_FIRST(&client->waiting); read != NULL; read = next_read) {
-    next_read = TAILQ_NEXT(read, link);
-    if (!is_cancelled(read)) continue;
-    TAILQ_REMOVE(&client->waiting, read, link);
-    read_cancel(read);
-  }
+  cancelled_end_of(&client->paused);
+  SLIST_FOREACH (host, &client->hosts, link) cancelled_end_of(&host->ready);
 }
 
-/* Begins attempts that are due. */
-static void due_send(ladei_source_client *client) {
+/* Pauses that are over. */
+static void paused_ready(ladei_source_client *client) {
   ladei_source_read *read, *next;
   uint64_t now = ladei_clock_ns(CLOCK_MONOTONIC);
-  for (read = TAILQ_FIRST(&client->waiting); read != NULL; read = next) {
+  for (read = TAILQ_FIRST(&client->paused); read != NULL; read = next) {
     next = TAILQ_NEXT(read, link);
     if (read->again_ns > now) continue;
-    TAILQ_REMOVE(&client->waiting, read, link);
-    lade_status status = read_send(client, read);
-    if (status != LADE_OK) read_complete(read, status);
+    TAILQ_REMOVE(&client->paused, read, link);
+    read_ready(client, read);
   }
 }
 
-/* Until the next attempt is due, in milliseconds. */
+/* Begins attempts, as many as each host may have. */
+static void ready_send(ladei_source_client *client) {
+  ladei_source_host *host;
+  ladei_source_read *read;
+  SLIST_FOREACH (host, &client->hosts, link) {
+    while (host->under_way < client->limits.requests && (read = TAILQ_FIRST(&host->ready)) != NULL) {
+      TAILQ_REMOVE(&host->ready, read, link);
+      lade_status status = read_send(client, read);
+      if (status != LADE_OK) read_complete(read, status);
+    }
+  }
+}
+
+/* Until the next pause is over, in milliseconds. */
 static int pause_left_ms(const ladei_source_client *client) {
   const ladei_source_read *read;
   uint64_t now = ladei_clock_ns(CLOCK_MONOTONIC), left_ns = POLL_MOST_MS * ns_of_ms;
-  TAILQ_FOREACH (read, &client->waiting, link) {
+  TAILQ_FOREACH (read, &client->paused, link) {
     uint64_t pause = read->again_ns > now ? read->again_ns - now : 0;
     left_ns = pause < left_ns ? pause : left_ns;
   }
@@ -281,12 +342,14 @@ static void *client_main(void *argument) {
   while (!queue_take(client)) {
     int running;
     cancelled_end(client);
-    due_send(client);
+    paused_ready(client);
+    ready_send(client);
     (void)client->curl.multi_perform(client->multi, &running);
     ended_take(client);
+    ready_send(client);
     (void)client->curl.multi_poll(client->multi, NULL, 0, pause_left_ms(client), NULL);
   }
-  assert(TAILQ_EMPTY(&client->under_way) && TAILQ_EMPTY(&client->waiting));
+  assert(TAILQ_EMPTY(&client->under_way) && TAILQ_EMPTY(&client->paused));
   return NULL;
 }
 
@@ -294,7 +357,8 @@ static void *client_main(void *argument) {
 
 void ladei_source_read_begin(ladei_source_read *read) {
   ladei_source_client *client = read->object->client;
-  assert(read->bytes > 0);
+  assert(read->bytes > 0 && (read->buffer == NULL) != (read->places == NULL));
+  if (read->buffer != NULL) read->rest = (ladei_source_place){.bytes = read->bytes, .memory = read->buffer};
   ladei_lock_acquire(&client->lock);
   TAILQ_INSERT_TAIL(&client->queue, read, link);
   ladei_lock_release(&client->lock);
@@ -336,7 +400,8 @@ uint64_t ladei_source_client_retries(const ladei_source_client *client) {
   return atomic_load_explicit(&client->retries, memory_order_relaxed);
 }
 
-lade_status ladei_source_object_open(ladei_source_client *client, const char *text, ladei_source_object **out) {
+lade_status ladei_source_object_open(ladei_source_client *client, const char *text, const ladei_source_version *version,
+                                     ladei_source_object **out) {
   ladei_source_url url;
   size_t at;
   const char *expected = ladei_source_url_parse(text, &url, &at);
@@ -345,6 +410,7 @@ lade_status ladei_source_object_open(ladei_source_client *client, const char *te
   ladei_source_object *object = calloc(1, sizeof *object);
   if (object == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for a URL");
   object->client = client;
+  if (version != NULL) object->version = *version;
   lade_status status =
       ladei_source_target_make(&url, client->settings.endpoint, client->settings.region, &object->target);
   if (status != LADE_OK)
@@ -353,6 +419,8 @@ lade_status ladei_source_object_open(ladei_source_client *client, const char *te
     *out = object;
   return status;
 }
+
+const ladei_source_version *ladei_source_object_version(const ladei_source_object *object) { return &object->version; }
 
 void ladei_source_object_close(ladei_source_object *object) {
   ladei_source_target_free(&object->target);
@@ -369,6 +437,11 @@ static uint32_t chosen(uint32_t wanted, uint32_t otherwise) { return wanted != 0
 
 static void exchanges_destroy(ladei_source_client *client) {
   ladei_source_exchange *exchange;
+  ladei_source_host *host;
+  while ((host = SLIST_FIRST(&client->hosts)) != NULL) {
+    SLIST_REMOVE_HEAD(&client->hosts, link);
+    free(host);
+  }
   while ((exchange = TAILQ_FIRST(&client->idle)) != NULL) {
     TAILQ_REMOVE(&client->idle, exchange, link);
     ladei_source_exchange_destroy(exchange);
@@ -392,14 +465,16 @@ lade_status ladei_source_client_create(const ladei_source_options *options, lade
   ladei_lock_init(&client->lock, LADEI_RANK_LEAF);
   ladei_condition_init(&client->ended);
   TAILQ_INIT(&client->queue);
-  TAILQ_INIT(&client->waiting);
+  SLIST_INIT(&client->hosts);
+  TAILQ_INIT(&client->paused);
   TAILQ_INIT(&client->under_way);
   TAILQ_INIT(&client->idle);
   client->random = ladei_clock_ns(CLOCK_REALTIME);
   client->limits = (ladei_source_options){.connect_ms = chosen(options->connect_ms, CONNECT_MS),
                                           .stall_s = chosen(options->stall_s, STALL_S),
                                           .attempts = chosen(options->attempts, ATTEMPTS),
-                                          .pause_ms = chosen(options->pause_ms, PAUSE_MS)};
+                                          .pause_ms = chosen(options->pause_ms, PAUSE_MS),
+                                          .requests = chosen(options->requests, REQUESTS)};
   lade_status status = ladei_libcurl_open(&client->curl);
   if (status == LADE_OK) status = ladei_source_settings_read(&client->settings);
   if (status == LADE_OK && (client->multi = client->curl.multi_init()) == NULL)

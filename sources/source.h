@@ -4,13 +4,14 @@
  *
  *   ladei_source_client   one per pipeline that reads URLs: libcurl, a thread, connections, credentials
  *   ladei_source_object   one per URL of a transfer: the request to send, and the version that all answers must be of
- *   ladei_source_read     one range, into one piece of memory
+ *   ladei_source_read     one range, into memory
  *
  * Threads: any, unless said otherwise.
  */
 #ifndef LADE_SOURCES_SOURCE_H
 #define LADE_SOURCES_SOURCE_H
 
+#include "sources/answer.h"
 #include "sources/read.h"
 
 /* LADE_ERR_UNSUPPORTED without libcurl, LADE_ERR_OUT_OF_HOST_MEMORY. Reads the environment. */
@@ -22,8 +23,12 @@ uint64_t ladei_source_client_retries(const ladei_source_client *client);
 /* Lets reads of cancelled objects end now. */
 void ladei_source_client_push(ladei_source_client *client);
 
-/* Sends nothing. LADE_ERR_INVALID_ARGUMENT: the URL, the endpoint or the region is not usable. */
-lade_status ladei_source_object_open(ladei_source_client *client, const char *url, ladei_source_object **out);
+/* Sends nothing. `version`: the one to read, NULL: the one that the first answer is of. LADE_ERR_INVALID_ARGUMENT: the URL, the
+ * endpoint or the region is not usable. */
+lade_status ladei_source_object_open(ladei_source_client *client, const char *url, const ladei_source_version *version,
+                                     ladei_source_object **out);
+/* That of all answers so far; while none of its reads is under way. */
+const ladei_source_version *ladei_source_object_version(const ladei_source_object *object);
 /* Its reads are over. */
 void ladei_source_object_close(ladei_source_object *object);
 /* Makes no system call: ladei_source_client_push() is due. Reads that begin later end, too. */

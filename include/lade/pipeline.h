@@ -150,9 +150,9 @@ typedef struct lade_endpoint {
   const char *name;                /**< FILE: for messages; NULL: "file". PATH: the path. URL: the URL. */
   void *memory;                    /**< MEMORY, DEVICE */
   lade_transfer_callback callback; /**< CALLBACK */
-  void *user;                      /**< CALLBACK: its first argument. */
-  int32_t concurrent;              /**< CALLBACK: 1: may be called by several threads at once, in any order. */
-  uint32_t flags;                  /**< FILE, PATH: lade_file_flags */
+  void *user;         /**< CALLBACK: its first argument. URL: NULL, or as lade_safetensors_endpoint() says. */
+  int32_t concurrent; /**< CALLBACK: 1: may be called by several threads at once, in any order. */
+  uint32_t flags;     /**< FILE, PATH: lade_file_flags */
 } lade_endpoint;
 
 /** Ordinary or pinned memory. Memory that the driver knows to be pinned is copied as it is, without a staging block;

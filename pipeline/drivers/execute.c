@@ -20,6 +20,7 @@
 #include "pipeline/endpoints/chunk.h"
 #include "pipeline/endpoints/copy.h"
 #include "pipeline/endpoints/files.h"
+#include "pipeline/endpoints/gather.h"
 #include "pipeline/endpoints/probe.h"
 
 static lade_status execute_acquire(lade_pipeline *pipeline, ladei_pipe_order *order) {
@@ -111,7 +112,7 @@ static lade_status order_dispatch(lade_pipeline *pipeline, ladei_pipe_order *ord
   switch (order->kind) {
   case LADEI_PIPE_ORDER_ACQUIRE: return execute_acquire(pipeline, order);
   case LADEI_PIPE_ORDER_READ:
-    status = ladei_pipe_chunk_move(pipeline, order);
+    status = order->transfer->remote ? ladei_pipe_gather_run(order) : ladei_pipe_chunk_move(pipeline, order);
     return status == LADE_OK ? ladei_pipe_checksum_chunk(order) : status;
   case LADEI_PIPE_ORDER_WRITE:
     status = ladei_pipe_checksum_chunk(order);

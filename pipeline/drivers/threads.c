@@ -15,8 +15,8 @@
  * (api/submit.c): see Note [Calls that work].
  *
  * A READ or WRITE of a file that goes through the storage's engine is over for its thread once it is submitted; it
- * comes back from the engine to the reaper. A thread can be reaper and poller at once. A READ from a URL comes back on
- * the thread of the storage's client, which completes the order itself.
+ * comes back from the engine to the reaper. A thread can be reaper and poller at once. A READ of a remote transfer comes
+ * back on the thread of the storage's client, which completes the order itself.
  *
  * Callbacks of the caller may take long, or never return. The first one starts a thread that only watches them. A call
  * that has not returned for 50 ms is stalled: the core hears of it, and when all threads are in calls, and some
@@ -47,6 +47,7 @@
 #include "pipeline/drivers/execute.h"
 #include "pipeline/endpoints/checksum.h"
 #include "pipeline/endpoints/chunk.h"
+#include "pipeline/endpoints/gather.h"
 
 /*
  * Note [Polling]
@@ -269,9 +270,10 @@ static void request_end_locked(const threads_pending *pending, lade_status statu
   ladei_pipe_complete_locked(pipeline, &order, status, lade_last_error());
 }
 
-/* The same, on the thread of a client, which sums the bytes, too. When the lock is released the pipeline may stop. */
-static void request_complete(ladei_pipe_storage_request *request, lade_status status) {
-  const threads_pending *pending = request->user;
+/* The bytes of a remote transfer's chunk are there, or its requests have failed. Sums them where that is due. When the
+ * lock is released the pipeline may stop. */
+static void chunk_gathered(void *user, lade_status status) {
+  const threads_pending *pending = user;
   threads_state *state = pending->state;
   lade_pipeline *pipeline = state->pipeline;
   if (status == LADE_OK) status = ladei_pipe_checksum_chunk(&pending->order);
@@ -279,6 +281,19 @@ static void request_complete(ladei_pipe_storage_request *request, lade_status st
   request_end_locked(pending, status);
   work_pass_on(state);
   ladei_lock_release(&pipeline->lock);
+}
+
+/* Begins the requests of a remote transfer's chunk. Called with the lock, which is released meanwhile. */
+static void chunk_gather_locked(threads_state *state, const ladei_pipe_order *order) {
+  ladei_lock_assert_held(&state->pipeline->lock);
+  lade_pipeline *pipeline = state->pipeline;
+  bool begun;
+  ladei_lock_release(&pipeline->lock);
+  threads_pending *pending = &state->pending[ladei_pipe_block_number(order->slot)];
+  *pending = (threads_pending){.state = state, .order = *order, .begun_ns = ladei_pipe_timeline_now(pipeline)};
+  lade_status status = ladei_pipe_gather_begin(order, chunk_gathered, pending, &begun);
+  if (!begun) chunk_gathered(pending, status);
+  ladei_lock_acquire(&pipeline->lock);
 }
 
 /* Hands a request to storage, the order's. Called with the lock, which is released meanwhile. */
@@ -290,7 +305,6 @@ static void request_submit_locked(threads_state *state, const ladei_pipe_order *
   threads_pending *pending = &state->pending[ladei_pipe_block_number(order->slot)];
   *pending = (threads_pending){state, *request, *order, ladei_pipe_timeline_now(pipeline)};
   pending->request.user = pending;
-  pending->request.complete = request_complete;
   ladei_pipe_storage_submit(&pending->request);
   ladei_lock_acquire(&pipeline->lock);
 }
@@ -501,6 +515,10 @@ static bool order_run(threads_state *state, ladei_pipe_order *order) {
     request_submit_locked(state, order, &request);
     return false;
   }
+  if (order->kind == LADEI_PIPE_ORDER_READ && order->transfer->remote && !order_calls(order)) {
+    chunk_gather_locked(state, order);
+    return false;
+  }
   if (!order_calls(order)) {
     ladei_pipe_execute_locked(state->pipeline, order);
     return order->kind == LADEI_PIPE_ORDER_READ;
@@ -619,11 +637,12 @@ static void threads_advance(lade_pipeline *pipeline, ladei_pipe_ring *ring) {
   ladei_lock_release(&pipeline->lock);
 }
 
-/* Readers that can begin at once: Note [Readers woken together]. Requests of storage's engine take no thread each. */
+/* Readers that can begin at once: Note [Readers woken together]. Requests of storage's engine, and for URLs, take no
+ * thread each. */
 static uint64_t readers_wanted(const ladei_pipe_core *core) {
   ladei_pipe_core_transfer *transfer = core->rings[0].schedule.issuing;
   const ladei_pipe_storage_file *file = transfer != NULL ? ladei_pipe_ticket_of(transfer)->files : NULL;
-  return file != NULL && file->async ? 0 : ladei_pipe_core_reads_possible(core, WAKE_BYTES);
+  return file != NULL && (file->async || file->object != NULL) ? 0 : ladei_pipe_core_reads_possible(core, WAKE_BYTES);
 }
 
 static void threads_kick(lade_pipeline *pipeline, ladei_pipe_ring *ring) {

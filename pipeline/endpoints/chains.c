@@ -26,11 +26,11 @@ static unsigned chain_of(const ladei_pipe_chains *chains, unsigned opened, const
   return opened;
 }
 
-/* Read by pread, or out of memory: so at any place of the block. */
+/* Read by pread, of a URL, or out of memory: so at any place of the block. */
 static bool extent_sorts(const ladei_pipe_extent *extent) {
   const ladei_pipe_storage_file *file = extent->piece->file;
-  bool by_pread = file == NULL || (!file->async && file->fd >= 0 && file->direct_fd < 0 && file->late_path == NULL);
-  return !extent->piece->direct && by_pread;
+  bool by_pread = file != NULL && !file->async && file->fd >= 0 && file->direct_fd < 0 && file->late_path == NULL;
+  return !extent->piece->direct && (file == NULL || file->object != NULL || by_pread);
 }
 
 /* One more of the chunk; false: there are too many chains. */

@@ -86,8 +86,7 @@ static lade_status chunk_move_cufile(const lade_pipeline *pipeline, const ladei_
   return status;
 }
 
-/* An extent by itself, to its place in the block. */
-static lade_status extent_read(const ladei_pipe_slot *slot, const ladei_pipe_extent *extent, size_t place) {
+lade_status ladei_pipe_chunk_extent_read(const ladei_pipe_slot *slot, const ladei_pipe_extent *extent, size_t place) {
   if (extent->piece->file == NULL)
     return extent->piece->kind->move(extent, (char *)ladei_pipe_slot_data(slot) + place, true);
   file_range range = range_begin(extent);
@@ -112,7 +111,8 @@ static lade_status vector_read(const ladei_pipe_slot *slot, vector *v) {
     ladei_pipe_extent extent = v->first;
     for (size_t i = 0; i < v->count && status == LADE_OK; i++) {
       if (i > 0) (void)ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &extent);
-      status = extent_read(slot, &extent, (size_t)((char *)v->places[i].iov_base - (char *)ladei_pipe_slot_data(slot)));
+      status = ladei_pipe_chunk_extent_read(
+          slot, &extent, (size_t)((char *)v->places[i].iov_base - (char *)ladei_pipe_slot_data(slot)));
     }
   }
   v->count = 0;
@@ -131,7 +131,7 @@ static lade_status chunk_read_sorted(const ladei_pipe_slot *slot, ladei_pipe_cha
     if (v.count == VECTOR_MOST || !range_extend(&v.range, &extent)) {
       LADEI_TRY(vector_read(slot, &v));
       if (extent.piece->file == NULL) {
-        LADEI_TRY(extent_read(slot, &extent, place));
+        LADEI_TRY(ladei_pipe_chunk_extent_read(slot, &extent, place));
         continue;
       }
       v.range = range_begin(&extent);
@@ -171,7 +171,7 @@ bool ladei_pipe_chunk_request(const ladei_pipe_order *order, ladei_pipe_storage_
   const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(order->transfer)->pieces;
   ladei_pipe_extent extent = {0};
   if (ladei_pipe_ticket_of(order->transfer)->cufile ||
-      (ladei_pipe_ticket_of(order->transfer)->checksum != LADE_CHECKSUM_NONE && !order->transfer->remote) ||
+      ladei_pipe_ticket_of(order->transfer)->checksum != LADE_CHECKSUM_NONE ||
       !ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &extent) || extent.piece->file == NULL ||
       !extent.piece->file->async)
     return false;

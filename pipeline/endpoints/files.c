@@ -36,7 +36,7 @@ struct ladei_pipe_opening {
 
 static bool same_source(const ladei_pipe_storage_source *a, const ladei_pipe_storage_source *b) {
   return a->by_path == b->by_path && a->by_url == b->by_url && a->fd == b->fd && a->flags == b->flags &&
-         (a->name == b->name || strcmp(a->name, b->name) == 0);
+         a->version == b->version && (a->name == b->name || strcmp(a->name, b->name) == 0);
 }
 
 /* Of sources that same_source() holds for the same. Names of descriptors are often the same. */

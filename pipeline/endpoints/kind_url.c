@@ -24,7 +24,7 @@ static lade_status url_check(const ladei_pipe_request *request, const lade_endpo
 }
 
 static lade_status url_open(ladei_pipe_opening *opening, ladei_pipe_piece *piece) {
-  ladei_pipe_storage_source source = {.name = piece->host.name, .by_url = true, .fd = -1};
+  ladei_pipe_storage_source source = {.name = piece->host.name, .by_url = true, .fd = -1, .version = piece->host.user};
   return ladei_pipe_file_open(opening, &source, &piece->file);
 }
 

@@ -14,8 +14,8 @@
  * Both ways split the request into system calls by the same rules (storage_request.c): those of O_DIRECT, and of the
  * rest of a short read or an interrupted call.
  *
- * A source with a URL is a file without a descriptor, whose `object` the client of sources/ reads. Its requests end on
- * that client's thread, which calls request->complete; run waits for that.
+ * A source with a URL is a file without a descriptor, whose `object` the client of sources/ reads, without requests of
+ * this room (endpoints/gather.c).
  */
 #ifndef LADE_PIPELINE_STORAGE_STORAGE_H
 #define LADE_PIPELINE_STORAGE_STORAGE_H
@@ -39,8 +39,9 @@ typedef struct ladei_pipe_storage_source {
   const char *name; /* for messages; the path, where lade opens it; the URL */
   bool by_path;
   bool by_url;
-  int fd;         /* the caller's descriptor; otherwise -1 */
-  uint32_t flags; /* lade_file_flags */
+  int fd;                              /* the caller's descriptor; otherwise -1 */
+  uint32_t flags;                      /* lade_file_flags */
+  const ladei_source_version *version; /* by_url: the one to read; NULL: the first that is met */
 } ladei_pipe_storage_source;
 
 /* A file of one transfer. Constant once it is open, except atomic fields. */
@@ -53,7 +54,7 @@ typedef struct ladei_pipe_storage_file {
   bool owns_fd;
   bool owns_direct_fd;
   unsigned counted; /* its descriptors, in descriptors_open */
-  bool async;       /* goes through the engine, or has an object */
+  bool async;       /* goes through the engine */
   bool sync;        /* fsync at the end */
   bool write;
   uint64_t begin, end;               /* write: of the ranges; the owner's */
@@ -64,7 +65,7 @@ typedef struct ladei_pipe_storage_file {
   size_t memory_align;               /* of addresses */
   int fixed_fd;                      /* index of direct_fd (or fd) in the engine's table of files; -1: not in it */
   ladei_save *save;                  /* the file under its temporary name, or NULL */
-  ladei_source_object *object;       /* of a URL, or NULL; then nothing above counts except `source` and `async` */
+  ladei_source_object *object;       /* of a URL, or NULL; then nothing above counts except `source` */
   void *cufile_handle;               /* of direct_fd (or fd); NULL: cuFile does not move it */
   _Atomic(bool) direct_off;          /* O_DIRECT turned out not to work */
   _Atomic(bool) cancelled;           /* requests end after the call that is under way */
@@ -90,8 +91,6 @@ typedef struct ladei_pipe_storage_request {
   size_t block_bytes; /* 0: only the buffer may be written */
   int block_index;    /* number of the block's slot, for registering it with the kernel; -1: never */
   void *user;
-  /* Of a file with an object that is submitted: the end, on the client's thread. lade_last_error() describes a failure. */
-  void (*complete)(struct ladei_pipe_storage_request *request, lade_status status);
 
   size_t done; /* bytes moved */
   bool plain;  /* the next call goes through the page cache */
@@ -103,7 +102,6 @@ typedef struct ladei_pipe_storage_request {
   bool cancel;                                  /* ask the kernel to give up the call under way */
   bool asked;                                   /* the kernel was asked to, since it has the call */
   bool punt;                                    /* the next call is for a thread of the kernel */
-  ladei_source_read read;                       /* of a file with an object */
   TAILQ_ENTRY(ladei_pipe_storage_request) link; /* in one of the engine's lists */
 } ladei_pipe_storage_request;
 
@@ -216,7 +214,7 @@ lade_status ladei_pipe_storage_run(ladei_pipe_storage_request *request);
 bool ladei_pipe_storage_read_vector(ladei_pipe_storage_file *file, uint64_t offset, const struct iovec *places,
                                     size_t count, size_t bytes);
 
-/* Of a file with `async`: the request comes out of reap; with an object it is completed. */
+/* Of a file with `async`: the request comes out of reap. */
 void ladei_pipe_storage_submit(ladei_pipe_storage_request *request);
 
 static inline unsigned ladei_pipe_storage_in_flight(const ladei_pipe_storage *storage) {

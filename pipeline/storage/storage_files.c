@@ -128,10 +128,6 @@ unsigned ladei_pipe_storage_reap(ladei_pipe_storage *storage, uint64_t wait_ns, 
 void ladei_pipe_storage_submit(ladei_pipe_storage_request *request) {
   ladei_lock_assert_none_held();
   ladei_pipe_storage *storage = request->file->storage;
-  if (request->file->object != NULL) {
-    ladei_pipe_storage_url_submit(request);
-    return;
-  }
   atomic_fetch_add(&storage->in_flight, 1);
   storage->engine->submit(storage->engine_self, request);
 }
@@ -414,7 +410,7 @@ size_t ladei_pipe_storage_file_layout(ladei_pipe_storage_file *file, uint64_t of
                                       size_t *chunk_bytes) {
   const ladei_pipe_storage *storage = file->storage;
   size_t lead_bytes = file->direct_fd >= 0 ? direct_layout(file, offset, chunk_bytes) : 0;
-  if (file->async && file->object == NULL && bytes / *chunk_bytes >= FIXED_FILE_CHUNKS)
+  if (file->async && bytes / *chunk_bytes >= FIXED_FILE_CHUNKS)
     file->fixed_fd = storage->engine->file_add(storage->engine_self, file->direct_fd >= 0 ? file->direct_fd : file->fd);
   return lead_bytes;
 }

@@ -31,7 +31,6 @@
 #include "base/log.h"
 #include "base/size.h"
 #include "pipeline/storage/storage.h"
-#include "pipeline/storage/storage_url.h"
 
 /* The kernel moves less than 2 GiB per call, and io_uring counts in 32 bits. */
 static const size_t call_limit = (size_t)1 << 30;
@@ -202,15 +201,12 @@ static lade_status calls_run(ladei_pipe_storage_request *request) {
 
 bool ladei_pipe_storage_read_vector(ladei_pipe_storage_file *file, uint64_t offset, const struct iovec *places,
                                     size_t count, size_t bytes) {
-  if (file->object != NULL || bytes > call_limit ||
-      preadv(file->fd, places, (int)count, (off_t)offset) != (ssize_t)bytes)
-    return false;
+  if (bytes > call_limit || preadv(file->fd, places, (int)count, (off_t)offset) != (ssize_t)bytes) return false;
   bytes_count(&file->storage->bytes_pread, bytes);
   return true;
 }
 
 lade_status ladei_pipe_storage_run(ladei_pipe_storage_request *request) {
-  if (request->file->object != NULL) return ladei_pipe_storage_url_run(request);
   if (request->file->late_path == NULL) return calls_run(request);
   lade_status status = ladei_pipe_file_reopen(request->file->late_path, &request->file->identity, &request->late_fd);
   if (status == LADE_OK) {

@@ -20,38 +20,6 @@ static lade_status client_get(ladei_pipe_storage *storage, ladei_source_client *
 lade_status ladei_pipe_storage_url_open(ladei_pipe_storage_file *file) {
   ladei_source_client *client;
   lade_status status = client_get(file->storage, &client);
-  file->async = true;
-  return status == LADE_OK ? ladei_source_object_open(client, file->source.name, &file->object) : status;
-}
-
-static void read_fill(ladei_pipe_storage_request *request) {
-  request->read = (ladei_source_read){.object = request->file->object,
-                                      .offset = request->offset,
-                                      .buffer = request->buffer,
-                                      .bytes = request->bytes,
-                                      .user = request};
-}
-
-static void bytes_note(ladei_pipe_storage_request *request) {
-  request->done = request->read.done;
-  atomic_fetch_add_explicit(&request->file->storage->bytes_url, request->done, memory_order_relaxed);
-}
-
-static void read_ended(ladei_source_read *read, lade_status status) {
-  ladei_pipe_storage_request *request = read->user;
-  bytes_note(request);
-  request->complete(request, status);
-}
-
-void ladei_pipe_storage_url_submit(ladei_pipe_storage_request *request) {
-  read_fill(request);
-  request->read.complete = read_ended;
-  ladei_source_read_begin(&request->read);
-}
-
-lade_status ladei_pipe_storage_url_run(ladei_pipe_storage_request *request) {
-  read_fill(request);
-  lade_status status = ladei_source_read_run(&request->read);
-  bytes_note(request);
-  return status;
+  if (status != LADE_OK) return status;
+  return ladei_source_object_open(client, file->source.name, file->source.version, &file->object);
 }

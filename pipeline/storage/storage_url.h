@@ -9,8 +9,4 @@
  * libcurl, LADE_ERR_INVALID_ARGUMENT, LADE_ERR_OUT_OF_HOST_MEMORY. */
 lade_status ladei_pipe_storage_url_open(ladei_pipe_storage_file *file);
 
-/* As ladei_pipe_storage_submit() and ladei_pipe_storage_run(), for such a file. */
-void ladei_pipe_storage_url_submit(ladei_pipe_storage_request *request);
-lade_status ladei_pipe_storage_url_run(ladei_pipe_storage_request *request);
-
 #endif /* LADE_PIPELINE_STORAGE_STORAGE_URL_H */

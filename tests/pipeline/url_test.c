@@ -79,7 +79,7 @@ LADE_TEST(Url, BlocksBoundWhatIsUnderWay) {
   remote_close(&r);
 }
 
-/* Ranges that touch are one request, others one each; a URL beside memory. */
+/* Ranges near each other are one request, of which gaps are not kept; a URL beside memory. */
 LADE_TEST_P(Url, Pieces, runtimes, runtime) {
   remote r;
   char memory[100], other[600];
@@ -104,6 +104,38 @@ LADE_TEST_P(Url, Pieces, runtimes, runtime) {
   fixture_expect_device_pattern(&r.f, 40000, 50000, SEED, 400000);
   fixture_expect_device_pattern(&r.f, 100000, sizeof memory, SEED, 500000);
   fixture_expect_device_pattern(&r.f, 200000, 5000, SEED + 1, 0);
+  remote_close(&r);
+}
+
+/* G1: in the order of the device, in that of the file, and backwards. */
+LADE_TEST_P(Url, RowsAreFewRequests, runtimes, runtime) {
+  enum { ROWS = 200, ROW = 100, STRIDE = 1000, FAR = 900000 };
+  remote r;
+  lade_piece pieces[ROWS];
+  lade_transfer transfer;
+  if (!remote_open(&r, runtime, "faults", 16)) return;
+  lade_transfer_init(&transfer);
+  transfer.direction = LADE_TO_DEVICE;
+  transfer.pieces = pieces;
+  transfer.piece_count = ROWS;
+  for (int order = 0; order < 3; order++) {
+    lade_test_context("order %d", order);
+    size_t before = server_log_count(&r.server, "206");
+    for (size_t i = 0; i < ROWS; i++) {
+      size_t row = order == 2 ? ROWS - 1 - i : i;                /* in the file */
+      size_t at = order == 1 ? (i % 2) * (ROWS / 2) + i / 2 : i; /* order 1: two chains */
+      pieces[i] = (lade_piece){endpoint(&r, "/a", row * STRIDE + (row >= ROWS / 2 ? FAR : 0)),
+                               r.f.device + ((size_t)order * ROWS + at) * ROW, ROW};
+    }
+    LADE_EXPECT_OK(fixture_run(&r.f, &transfer));
+    for (size_t i = 0; i < ROWS; i++)
+      fixture_expect_device_pattern(&r.f, (size_t)((char *)pieces[i].device_memory - r.f.device), ROW, SEED,
+                                    pieces[i].host.offset);
+    size_t requests = server_log_count(&r.server, "206") - before;
+    LADE_EXPECT_EQ_SIZE(requests, order == 2 ? ROWS : 2);
+  }
+  lade_test_context("%s", "");
+  LADE_EXPECT_EQ_UINT(fixture_info(&r.f).bytes_by_url, 3 * ROWS * ROW);
   remote_close(&r);
 }
 
@@ -149,17 +181,28 @@ LADE_TEST_P(Url, FailureIsTheTicketsAndOthersGoOn, runtimes, runtime) {
   remote_close(&r);
 }
 
-/* The server never answers, and that keeps no reader: another transfer goes on. The first ends all the same, and so does
- * the pipeline. */
+/* The server never answers, and that keeps no reader, also where chunks are of two URLs: another transfer goes on. The first
+ * ends all the same, and so does the pipeline. */
 LADE_TEST(Url, CancelAndDestroy) {
   remote r;
   lade_ticket *ticket;
   if (!remote_open_with(&r, "cpu", "faults", 16, 1)) return;
   char *memory = malloc(BYTES);
   support_pattern_fill(memory, BYTES, SEED + 1, 0);
-  lade_transfer transfer = fixture_transfer(&r.f, LADE_TO_DEVICE, endpoint(&r, "/a?fault=stall", 0), BYTES);
+  lade_piece pieces[BYTES / (CHUNK / 2)];
+  char second[600];
+  (void)snprintf(second, sizeof second, "%s/a?fault=stall&second", r.server.url);
+  for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
+    pieces[i] = (lade_piece){endpoint(&r, "/a?fault=stall", i * (CHUNK / 2)), r.f.device + i * (CHUNK / 2), CHUNK / 2};
+    if (i % 2 == 1) pieces[i].host.name = second;
+  }
+  lade_transfer transfer;
+  lade_transfer_init(&transfer);
+  transfer.direction = LADE_TO_DEVICE;
+  transfer.pieces = pieces;
+  transfer.piece_count = sizeof pieces / sizeof pieces[0];
   LADE_ASSERT_OK(lade_pipeline_submit(r.f.pipeline, &transfer, &ticket));
-  while (!server_log_has(&r.server, "stall")) sched_yield();
+  while (server_log_count(&r.server, "stall") < 4) sched_yield();
   lade_transfer other = fixture_transfer(&r.f, LADE_TO_DEVICE, lade_endpoint_memory(memory), BYTES);
   other.submitter = 1; /* after the first in its queue it would wait */
   LADE_EXPECT_OK(fixture_run(&r.f, &other));

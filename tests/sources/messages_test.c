@@ -176,7 +176,7 @@ LADE_TEST(Answer, LastHeadCounts) {
   ladei_source_version version = {.known = false};
   LADE_EXPECT_EQ_INT(answer.status, 206);
   LADE_EXPECT_EQ_UINT(answer.retry_after_s, 7);
-  LADE_EXPECT_OK(ladei_source_answer_check(&answer, 5, 5, &version));
+  LADE_EXPECT_OK(ladei_source_answer_check(&answer, 5, 5, false, &version));
   LADE_EXPECT_EQ_UINT(version.total, 77);
   LADE_EXPECT(!ladei_source_version_is_strong(&version));
 }
@@ -193,13 +193,13 @@ LADE_TEST(Answer, RangesThatAreNone) {
     ladei_source_answer answer = answer_of(lines);
     ladei_source_version version = {.known = false};
     lade_test_context("%s", ranges[i]);
-    LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_source_answer_check(&answer, 5, 5, &version));
+    LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_source_answer_check(&answer, 5, 5, false, &version));
     LADE_EXPECT(!version.known);
   }
   const char *two[] = {"HTTP/1.1 206 x", "Content-Range: bytes 5-9/77", "Content-Range: bytes 5-9/77", NULL};
   ladei_source_answer answer = answer_of(two);
   ladei_source_version version = {.known = false};
-  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_source_answer_check(&answer, 5, 5, &version));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_source_answer_check(&answer, 5, 5, false, &version));
 }
 
 /* --- settings ----------------------------------------------------------------------------------------------------- */

@@ -45,7 +45,7 @@ static ladei_source_object *object_open(fixture *f, const char *path) {
   char url[512];
   ladei_source_object *object = NULL;
   (void)snprintf(url, sizeof url, "%s%s", path[0] != '/' ? "" : f->server.url, path);
-  LADE_EXPECT_OK(ladei_source_object_open(f->client, url, &object));
+  LADE_EXPECT_OK(ladei_source_object_open(f->client, url, NULL, &object));
   return object;
 }
 
@@ -187,6 +187,7 @@ LADE_TEST(Source, ReplacedObjectIsAnError) {
       "/a?fault=touched&after=1&etag=none",         /* no ETag */
   };
   fixture f;
+  char url[128];
   if (!fixture_open(&f, "faults", NULL)) return;
   for (size_t i = 0; i < sizeof replaced / sizeof replaced[0]; i++) {
     lade_test_context("%s", replaced[i]);
@@ -208,6 +209,15 @@ LADE_TEST(Source, ReplacedObjectIsAnError) {
   LADE_EXPECT_STATUS(LADE_ERR_IO, range_read(object, 500, 100, NULL));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, ESTALE);
   ladei_source_object_close(object);
+  static const char *const versions[] = {"/a", "/a?trusting=1"};
+  ladei_source_version version = {.known = true, .total = BYTES, .etag = "\"zero\""};
+  for (size_t i = 0; i < 2; i++) { /* the caller's version, from the first answer on */
+    (void)snprintf(url, sizeof url, "%s%s", f.server.url, versions[i]);
+    LADE_ASSERT_OK(ladei_source_object_open(f.client, url, &version, &object));
+    LADE_EXPECT_STATUS(LADE_ERR_IO, range_read(object, 0, 100, NULL));
+    LADE_EXPECT_EQ_INT(lade_last_error()->native_code, ESTALE);
+    ladei_source_object_close(object);
+  }
   fixture_close(&f);
 }
 
@@ -271,6 +281,100 @@ LADE_TEST(Source, CancelEndsReadsOfOneObject) {
   LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, range_read(object, 0, 10, NULL));
   ladei_source_object_close(object);
   ladei_source_object_close(other);
+  fixture_close(&f);
+}
+
+LADE_TEST(Source, RangeThatTheObjectMayEnd) {
+  fixture f;
+  char memory[200];
+  if (!fixture_open(&f, "faults", NULL)) return;
+  ladei_source_object *object = object_open(&f, "/a?fault=reset&times=1");
+  ladei_source_read read = {
+      .object = object, .offset = BYTES - 50, .buffer = memory, .bytes = sizeof memory, .may_end = true};
+  memset(memory, GUARD, sizeof memory);
+  LADE_EXPECT_OK(ladei_source_read_run(&read)); /* the second attempt asks for what is left of those that there are */
+  LADE_EXPECT_EQ_SIZE(read.bytes, 50);
+  LADE_EXPECT_EQ_SIZE(read.done, 50);
+  LADE_EXPECT_EQ_SIZE(support_pattern_mismatch(memory, 50, SEED, BYTES - 50), 50);
+  LADE_EXPECT_EQ_INT((unsigned char)memory[50], GUARD);
+  LADE_EXPECT_EQ_UINT(ladei_source_object_version(object)->total, BYTES);
+  read = (ladei_source_read){.object = object, .offset = BYTES, .buffer = memory, .bytes = 1, .may_end = true};
+  LADE_EXPECT_STATUS(LADE_ERR_TRUNCATED, ladei_source_read_run(&read));
+  ladei_source_object_close(object);
+  fixture_close(&f);
+}
+
+/* X1 */
+LADE_TEST(Source, PlacesOfARange) {
+  fixture f;
+  unsigned char memory[60000];
+  if (!fixture_open(&f, "faults", NULL)) return;
+  memset(memory, GUARD, sizeof memory);
+  const ladei_source_place places[] = {{0, 1, (char *)memory},
+                                       {70000, 20000, (char *)memory + 10},
+                                       {0, 10, (char *)memory + 40000},
+                                       {7, 3, (char *)memory + 5}};
+  ladei_source_object *object = object_open(&f, "/a?fault=short&times=1"); /* ends within the second place */
+  ladei_source_read read = {.object = object, .offset = 100, .places = places, .bytes = 1 + 90000 + 10 + 10};
+  LADE_EXPECT_OK(ladei_source_read_run(&read));
+  uint64_t at = 100;
+  size_t kept = 0;
+  for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+    at += places[i].skip;
+    LADE_EXPECT_EQ_SIZE(support_pattern_mismatch(places[i].memory, places[i].bytes, SEED, at), places[i].bytes);
+    memset(places[i].memory, GUARD, places[i].bytes);
+    at += places[i].bytes;
+    kept += places[i].bytes;
+  }
+  LADE_EXPECT_EQ_SIZE(kept, 20014);
+  for (size_t i = 0; i < sizeof memory; i++) LADE_EXPECT(memory[i] == GUARD);
+  ladei_source_object_close(object);
+  fixture_close(&f);
+}
+
+/* I4. A host that does not answer has its own requests alone waiting for it. */
+LADE_TEST(Source, RequestsOfAHostAtOnce) {
+  enum { READS = 20 };
+  fixture f;
+  server other;
+  char memory[READS][10], url[128];
+  lade_status statuses[READS];
+  ladei_source_read reads[READS];
+  const ladei_source_options few = {.connect_ms = 2000, .stall_s = 30, .attempts = 1, .pause_ms = 1, .requests = 3};
+  if (!fixture_open(&f, "faults", NULL)) return;
+  LADE_ASSERT(server_start(&other, "faults", NULL, NULL));
+  server_file(&other, "a", BYTES, SEED);
+  ladei_source_client_destroy(f.client);
+  LADE_ASSERT_OK(ladei_source_client_create(&few, &f.client));
+  ladei_source_object *object = object_open(&f, "/a?fault=stall"), *beside;
+  ends = 0;
+  for (size_t i = 0; i < READS; i++) {
+    reads[i] = (ladei_source_read){
+        .object = object, .buffer = memory[i], .bytes = 10, .complete = ended, .user = &statuses[i]};
+    ladei_source_read_begin(&reads[i]);
+  }
+  (void)snprintf(url, sizeof url, "%s/a", other.url);
+  LADE_ASSERT_OK(ladei_source_object_open(f.client, url, NULL, &beside));
+  LADE_EXPECT_OK(range_read(beside, 0, 100, NULL));
+  while (server_log_count(&f.server, "stall") < 3) sched_yield();
+  LADE_EXPECT_EQ_INT(ends, 0);
+  ladei_source_object_cancel(object);
+  ladei_source_client_push(f.client);
+  while (ends < READS) sched_yield();
+  LADE_EXPECT_EQ_SIZE(server_log_count(&f.server, "stall"), 3);
+  ladei_source_object_close(beside);
+  ladei_source_object_close(object);
+  object = object_open(&f, "/a?delay=0.01");
+  ends = 0;
+  for (size_t i = 0; i < READS; i++) {
+    reads[i] = (ladei_source_read){
+        .object = object, .buffer = memory[i], .bytes = 10, .complete = ended, .user = &statuses[i]};
+    ladei_source_read_begin(&reads[i]);
+  }
+  while (ends < READS) sched_yield();
+  for (size_t i = 0; i < READS; i++) LADE_EXPECT_EQ_INT(statuses[i], LADE_OK);
+  ladei_source_object_close(object);
+  server_stop(&other);
   fixture_close(&f);
 }
 
