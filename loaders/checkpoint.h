@@ -6,16 +6,19 @@
 #include "lade/safetensors.h"
 #include "loaders/header.h"
 #include "loaders/names.h"
+#include "loaders/remote.h"
 #include "pipeline/storage/open_files.h"
 
 /* One file of a checkpoint. */
 typedef struct ladei_loader_checkpoint_file {
-  char *path;
-  const char *name; /* within `path`: as the index names it */
-  int fd;           /* -1: by late_path, as too many are open; see Note [Open files] */
-  char *late_path;  /* does not depend on the working directory; NULL: fd is open */
+  char *path;                   /* of a URL for messages alone */
+  const char *name;             /* as the index names it, and the index's; NULL: there is none */
+  char *url;                    /* NULL: it is none; otherwise ... */
+  ladei_source_version version; /* ... all its bytes are of this one, and what follows up to `stamp` does not count */
+  int fd;                       /* -1: by late_path, as too many are open; see Note [Open files] */
+  char *late_path;              /* does not depend on the working directory; NULL: fd is open */
   ladei_pipe_file_identity identity;
-  ladei_pipe_file_stamp stamp; /* before its header was read */
+  ladei_pipe_file_stamp stamp; /* before its header was read; of a URL its size */
   uint64_t data_offset;        /* of the first tensor byte */
   ladei_loader_header header;
 } ladei_loader_checkpoint_file;
@@ -41,11 +44,15 @@ struct lade_safetensors {
  * open folder, or AT_FDCWD. The caller disposes of *file after a failure, too. As lade_safetensors_open().
  */
 lade_status ladei_loader_checkpoint_file_read(int folder, const char *name, ladei_loader_checkpoint_file *file);
+/* The same of an open object; takes its URL. */
+lade_status ladei_loader_checkpoint_file_read_remote(const ladei_loader_remote *remote, char *url,
+                                                     ladei_loader_checkpoint_file *file);
 /* Whether the bytes read since then are of the file that was opened. LADE_ERR_IO: it was written to, or replaced. */
 lade_status ladei_loader_checkpoint_file_recheck(const ladei_loader_checkpoint_file *file);
 void ladei_loader_checkpoint_file_dispose(ladei_loader_checkpoint_file *file);
 /* An index as JSON; json_decref() it. LADE_ERR_IO with *out_absent: there is no such file. */
 lade_status ladei_loader_index_read(int folder, const char *name, json_t **out, bool *out_absent);
+lade_status ladei_loader_index_read_remote(const ladei_loader_remote *remote, json_t **out);
 /* The id of the save that wrote the index, or NULL. The index's. */
 const char *ladei_loader_index_save_id(const json_t *index);
 

@@ -429,7 +429,9 @@ uint64_t ladei_loader_headers_checksum(const lade_safetensors *file) {
   uint64_t sum = 0;
   for (size_t i = 0; i < file->file_count; i++) {
     const ladei_loader_header *header = &file->files[i].header;
+    const char *version = ladei_source_version_tag(&file->files[i].version);
     sum = mix_number(mix_number(sum, file->files[i].stamp.bytes), file->files[i].data_offset);
+    sum = mix(sum, version, strlen(version));
     for (size_t e = 0; e < header->entry_count; e++) {
       const ladei_loader_entry *entry = &header->entries[e];
       sum = mix(sum, entry->name, strlen(entry->name) + 1);

@@ -57,7 +57,7 @@ uint64_t ladei_loader_cut_run(const ladei_loader_cut *cut, uint32_t rank, uint32
 
 /* A checksum of all that ranks must agree about. */
 uint64_t ladei_loader_group_plan_checksum(const lade_tensor_load *load, uint64_t alignment);
-/* The same of the headers of all files: names, types, shapes, places, metadata, lengths. */
+/* The same of the headers of all files: names, types, shapes, places, metadata, lengths; of URLs their versions, too. */
 uint64_t ladei_loader_headers_checksum(const lade_safetensors *file);
 
 #endif /* LADE_LOADERS_GROUP_PLAN_H */

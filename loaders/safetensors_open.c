@@ -8,7 +8,8 @@
  * I1  Every tensor's entry belongs to the header of its file, and names in `tensors` are unique.
  * I2  `names` holds the name of each of `tensors` once, with its number.
  * I3  Where the index carries the id of a save, every file carries the same.
- * I4  At most open_count files are open; the others are by late_path, and of their identity.
+ * I4  At most open_count files are open; the others are by late_path, and of their identity. Objects that URLs name are
+ *     of the version that their headers were of, in every transfer.
  * Locks: none; constant once it is open.
  */
 #include <assert.h>
@@ -26,11 +27,18 @@
 #include "base/size.h"
 #include "loaders/checkpoint.h"
 #include "loaders/text.h"
+#include "sources/url.h"
 
 enum { OPEN_TRIES = 4 };
 
 static lade_status memory_error(const char *what) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %s", what);
+}
+
+/* A message about the file at a path, or a URL, of which the query is left out. */
+static lade_status path_prefix(lade_status status, const char *path) {
+  if (!ladei_source_url_is(path)) return ladei_error_prefix(status, "%s: ", ladei_loader_path_text(path));
+  return ladei_error_prefix(status, "%.*s: ", (int)ladei_size_min(ladei_source_url_path_bytes(path), 200), path);
 }
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
@@ -52,11 +60,14 @@ static lade_status file_make_late(lade_safetensors *checkpoint, ladei_loader_che
   return LADE_OK;
 }
 
-/* Takes the path, also when it fails. `folder_bytes` of it are not the file's name. */
-static lade_status file_add(lade_safetensors *checkpoint, char *path, size_t folder_bytes) {
+/* Takes the path, also when it fails. `remote`: the path is the URL of that object. */
+static lade_status file_add(lade_safetensors *checkpoint, char *path, const char *name,
+                            const ladei_loader_remote *remote) {
   if (path == NULL) return memory_error("a path");
   ladei_loader_checkpoint_file *file = &checkpoint->files[checkpoint->file_count++];
-  *file = (ladei_loader_checkpoint_file){.path = path, .name = path + folder_bytes, .fd = -1};
+  *file = (ladei_loader_checkpoint_file){.name = name, .fd = -1};
+  if (remote != NULL) return ladei_loader_checkpoint_file_read_remote(remote, path, file);
+  file->path = path;
   lade_status status = ladei_loader_checkpoint_file_read(AT_FDCWD, path, file);
   return status == LADE_OK ? file_make_late(checkpoint, file) : status;
 }
@@ -121,10 +132,10 @@ static lade_status file_names_list(json_t *map, const char ***out_names, size_t 
   return LADE_OK;
 }
 
-static size_t folder_bytes_of(const char *path) { return (size_t)(ladei_file_name(path) - path); }
-
+/* The caller's to free; NULL: no memory. */
 static char *path_beside(const char *path, const char *name) {
-  size_t folder = folder_bytes_of(path);
+  if (ladei_source_url_is(path)) return ladei_source_url_beside(path, name);
+  size_t folder = (size_t)(ladei_file_name(path) - path);
   char *joined = malloc(folder + strlen(name) + 1);
   if (joined != NULL) {
     memcpy(joined, path, folder);
@@ -133,21 +144,59 @@ static char *path_beside(const char *path, const char *name) {
   return joined;
 }
 
-static lade_status sharded_open(lade_safetensors *checkpoint, const char *path) {
+/* The index at a path, or, with a client, at a URL. */
+static lade_status index_read(ladei_source_client *client, const char *path, json_t **out) {
+  bool absent;
+  ladei_loader_remote remote;
+  if (client == NULL) return ladei_loader_index_read(AT_FDCWD, path, out, &absent);
+  LADEI_TRY(ladei_loader_remotes_open(client, &path, 1, &remote));
+  lade_status status = ladei_loader_index_read_remote(&remote, out);
+  ladei_loader_remotes_close(&remote, 1);
+  return status;
+}
+
+/* Adds files at paths, or, with a client, at URLs; takes the paths. `names`: in the index, or NULL. */
+static lade_status files_add(lade_safetensors *checkpoint, ladei_source_client *client, char **paths,
+                             const char *const *names, size_t count) {
+  ladei_loader_remote *remotes = client != NULL ? calloc(count + 1, sizeof *remotes) : NULL;
+  lade_status status = LADE_OK;
+  checkpoint->files = calloc(count + 1, sizeof *checkpoint->files);
+  if (checkpoint->files == NULL || (client != NULL && remotes == NULL)) status = memory_error("the files");
+  for (size_t i = 0; i < count && status == LADE_OK; i++)
+    if (paths[i] == NULL) status = memory_error("a path");
+  if (status == LADE_OK && client != NULL)
+    status = ladei_loader_remotes_open(client, (const char *const *)paths, count, remotes);
+  for (size_t i = 0; i < count && status == LADE_OK; i++) {
+    status = file_add(checkpoint, paths[i], names != NULL ? names[i] : NULL, remotes != NULL ? &remotes[i] : NULL);
+    paths[i] = NULL;
+    if (status == LADE_OK) status = save_id_check(checkpoint, &checkpoint->files[i]);
+  }
+  if (remotes != NULL) ladei_loader_remotes_close(remotes, count);
+  free(remotes);
+  for (size_t i = 0; i < count; i++) free(paths[i]);
+  return status;
+}
+
+static lade_status files_of_index_add(lade_safetensors *checkpoint, ladei_source_client *client, const char *path,
+                                      const char *const *names, size_t count) {
+  char **paths = calloc(count + 1, sizeof *paths);
+  if (paths == NULL) return memory_error("the files");
+  for (size_t i = 0; i < count; i++) paths[i] = path_beside(path, names[i]);
+  lade_status status = files_add(checkpoint, client, paths, names, count);
+  free(paths);
+  return status;
+}
+
+static lade_status sharded_open(lade_safetensors *checkpoint, ladei_source_client *client, const char *path) {
   json_t *map;
   const char **names = NULL;
   size_t count = 0;
-  bool absent;
-  lade_status status = ladei_loader_index_read(AT_FDCWD, path, &checkpoint->index, &absent);
+  lade_status status = index_read(client, path, &checkpoint->index);
   if (status == LADE_OK) status = weight_map_check(checkpoint->index, &map);
   if (status == LADE_OK) status = file_names_list(map, &names, &count);
-  if (status != LADE_OK) return ladei_error_prefix(status, "%s: ", ladei_loader_path_text(path));
-  checkpoint->files = calloc(count + 1, sizeof *checkpoint->files);
-  status = checkpoint->files != NULL ? LADE_OK : memory_error("the files");
-  for (size_t i = 0; i < count && status == LADE_OK; i++) {
-    status = file_add(checkpoint, path_beside(path, names[i]), folder_bytes_of(path));
-    if (status == LADE_OK) status = save_id_check(checkpoint, &checkpoint->files[i]);
-  }
+  if (status != LADE_OK) /* errors of reading an object name it */
+    return client == NULL || status == LADE_ERR_FORMAT ? path_prefix(status, path) : status;
+  status = files_of_index_add(checkpoint, client, path, names, count);
   free(names);
   return status;
 }
@@ -190,8 +239,10 @@ static lade_status index_check(const lade_safetensors *checkpoint, const char *p
   json_object_foreach(json_object_get(checkpoint->index, "weight_map"), name, value) {
     if (lade_safetensors_find(checkpoint, name, &found) != LADE_OK) {
       char shown[LADEI_LOADER_NAME_TEXT_BYTES];
-      return ladei_error(LADE_ERR_FORMAT, 0, "%s: tensor \"%s\" is not in file %s", ladei_loader_path_text(path),
-                         ladei_loader_name_text(name, shown), ladei_loader_path_text(json_string_value(value)));
+      return path_prefix(ladei_error(LADE_ERR_FORMAT, 0, "tensor \"%s\" is not in file %s",
+                                     ladei_loader_name_text(name, shown),
+                                     ladei_loader_path_text(json_string_value(value))),
+                         path);
     }
   }
   return LADE_OK;
@@ -199,32 +250,30 @@ static lade_status index_check(const lade_safetensors *checkpoint, const char *p
 
 static bool path_is_index(const char *path) {
   static const char ending[] = ".json";
-  size_t length = strlen(path);
-  return length >= strlen(ending) && strcmp(path + length - strlen(ending), ending) == 0;
+  size_t length = ladei_source_url_is(path) ? ladei_source_url_path_bytes(path) : strlen(path);
+  return length >= strlen(ending) && memcmp(path + length - strlen(ending), ending, strlen(ending)) == 0;
 }
 
-static lade_status checkpoint_read(lade_safetensors *checkpoint, const char *path) {
+static lade_status checkpoint_read(lade_safetensors *checkpoint, ladei_source_client *client, const char *path) {
   lade_status status;
   if (path_is_index(path)) {
-    status = sharded_open(checkpoint, path);
+    status = sharded_open(checkpoint, client, path);
   } else {
-    checkpoint->files = calloc(1, sizeof *checkpoint->files);
-    status = checkpoint->files != NULL ? file_add(checkpoint, strdup(path), folder_bytes_of(path))
-                                       : memory_error("the file");
+    char *copy = strdup(path);
+    status = files_add(checkpoint, client, &copy, NULL, 1);
   }
   if (status == LADE_OK) status = tensors_list(checkpoint);
   return status == LADE_OK ? index_check(checkpoint, path) : status;
 }
 
 /* Whether another save's index is there by now, whose files replace those that were not found. */
-static bool index_has_changed(const lade_safetensors *checkpoint, const char *path) {
+static bool index_has_changed(const lade_safetensors *checkpoint, ladei_source_client *client, const char *path) {
   const char *id = checkpoint->index != NULL ? ladei_loader_index_save_id(checkpoint->index) : NULL, *id_now;
   json_t *index = NULL;
   lade_error before;
-  bool absent;
   if (id == NULL) return false;
   ladei_error_save(&before);
-  bool changed = ladei_loader_index_read(AT_FDCWD, path, &index, &absent) == LADE_OK &&
+  bool changed = index_read(client, path, &index) == LADE_OK &&
                  ((id_now = ladei_loader_index_save_id(index)) == NULL || strcmp(id_now, id) != 0);
   json_decref(index);
   ladei_error_restore(&before);
@@ -232,12 +281,12 @@ static bool index_has_changed(const lade_safetensors *checkpoint, const char *pa
 }
 
 /* *out_changed: it failed, and a save has replaced the checkpoint meanwhile. */
-static lade_status open_once(const char *path, lade_safetensors **out, bool *out_changed) {
+static lade_status open_once(ladei_source_client *client, const char *path, lade_safetensors **out, bool *out_changed) {
   lade_safetensors *checkpoint = calloc(1, sizeof *checkpoint);
   if (checkpoint == NULL) return memory_error("a checkpoint");
-  lade_status status = checkpoint_read(checkpoint, path);
+  lade_status status = checkpoint_read(checkpoint, client, path);
   if (status != LADE_OK) {
-    *out_changed = index_has_changed(checkpoint, path);
+    *out_changed = index_has_changed(checkpoint, client, path);
     lade_safetensors_close(checkpoint);
     return status;
   }
@@ -245,21 +294,30 @@ static lade_status open_once(const char *path, lade_safetensors **out, bool *out
   return LADE_OK;
 }
 
-static lade_status safetensors_open(const char *path, lade_safetensors **out) {
+static lade_status safetensors_open(ladei_source_client *client, const char *path, lade_safetensors **out) {
   for (int i = 0; i < OPEN_TRIES; i++) {
     bool changed = false;
-    lade_status status = open_once(path, out, &changed);
+    lade_status status = open_once(client, path, out, &changed);
     if (!changed) return status;
   }
-  return ladei_error(LADE_ERR_IO, ESTALE, "%s: a save replaced it each of %d times that it was opened",
-                     ladei_loader_path_text(path), OPEN_TRIES);
+  return path_prefix(
+      ladei_error(LADE_ERR_IO, ESTALE, "a save replaced it each of %d times that it was opened", OPEN_TRIES), path);
+}
+
+static lade_status safetensors_open_url(const char *url, lade_safetensors **out) {
+  static const ladei_source_options choices = {.attempts = 0};
+  ladei_source_client *client;
+  LADEI_TRY(ladei_source_client_create(&choices, &client));
+  lade_status status = safetensors_open(client, url, out);
+  ladei_source_client_destroy(client);
+  return status;
 }
 
 lade_status lade_safetensors_open(const char *path, lade_safetensors **out) {
   if (path == NULL) return ladei_error_null("lade_safetensors_open", "path");
   if (out == NULL) return ladei_error_null("lade_safetensors_open", "out");
   int cancellation = ladei_cancellation_hold();
-  lade_status status = safetensors_open(path, out);
+  lade_status status = ladei_source_url_is(path) ? safetensors_open_url(path, out) : safetensors_open(NULL, path, out);
   ladei_cancellation_resume(cancellation);
   return status;
 }
@@ -283,7 +341,8 @@ uint64_t lade_safetensors_count(const lade_safetensors *file) { return file->ten
 uint64_t lade_safetensors_file_count(const lade_safetensors *file) { return file->file_count; }
 
 const char *lade_safetensors_file_path(const lade_safetensors *file, uint64_t index) {
-  return index < file->file_count ? file->files[index].path : NULL;
+  if (index >= file->file_count) return NULL;
+  return file->files[index].url != NULL ? file->files[index].url : file->files[index].path;
 }
 
 static lade_status number_error(const char *call, uint64_t index, uint64_t count) {
@@ -325,6 +384,11 @@ lade_status lade_safetensors_endpoint(const lade_safetensors *file, uint64_t ind
   if (offset > tensor->entry->end - tensor->entry->begin) {
     return ladei_error_argument("lade_safetensors_endpoint", "offset", "at most the bytes of the tensor", "%llu",
                                 (unsigned long long)offset);
+  }
+  if (in->url != NULL) {
+    *out = lade_endpoint_url(in->url, at);
+    out->user = (void *)&in->version; /* it is not written */
+    return LADE_OK;
   }
   if (in->fd >= 0) {
     *out = lade_endpoint_file(in->fd, at, ladei_loader_path_text(in->path));

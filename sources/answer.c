@@ -101,6 +101,10 @@ bool ladei_source_version_is_strong(const ladei_source_version *version) {
 
 static const char *etag_opaque(const char *etag) { return is_weak(etag) ? etag + 2 : etag; }
 
+const char *ladei_source_version_tag(const ladei_source_version *version) {
+  return version->etag[0] != '\0' ? etag_opaque(version->etag) : version->modified;
+}
+
 static bool version_is(const ladei_source_version *version, const ladei_source_answer *answer) {
   bool by_etag = ladei_source_version_is_strong(version);
   return version->total == answer->total && strcmp(etag_opaque(version->etag), etag_opaque(answer->etag)) == 0 &&

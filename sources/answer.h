@@ -54,6 +54,9 @@ lade_status ladei_source_answer_check(const ladei_source_answer *answer, uint64_
 /* The end of an object of `total` bytes lies before the end of a range: LADE_ERR_TRUNCATED. */
 lade_status ladei_source_answer_truncated(uint64_t total, uint64_t end);
 
+/* The same for two readers of one version: the ETag without W/, or Last-Modified. The version's. */
+const char *ladei_source_version_tag(const ladei_source_version *version);
+
 /* Whether a request may ask for this version alone. */
 bool ladei_source_version_is_strong(const ladei_source_version *version);
 

@@ -420,6 +420,8 @@ lade_status ladei_source_object_open(ladei_source_client *client, const char *te
   return status;
 }
 
+const char *ladei_source_object_shown(const ladei_source_object *object) { return object->target.shown; }
+
 const ladei_source_version *ladei_source_object_version(const ladei_source_object *object) { return &object->version; }
 
 void ladei_source_object_close(ladei_source_object *object) {

@@ -27,6 +27,8 @@ void ladei_source_client_push(ladei_source_client *client);
  * endpoint or the region is not usable. */
 lade_status ladei_source_object_open(ladei_source_client *client, const char *url, const ladei_source_version *version,
                                      ladei_source_object **out);
+/* The URL for messages: without its query. The object's. */
+const char *ladei_source_object_shown(const ladei_source_object *object);
 /* That of all answers so far; while none of its reads is under way. */
 const ladei_source_version *ladei_source_object_version(const ladei_source_object *object);
 /* Its reads are over. */

@@ -91,13 +91,19 @@ static const char *s3_parse(const char *rest, ladei_source_url *out, const char 
   return NULL;
 }
 
+static bool is_s3(const char *text) { return strncasecmp(text, "s3://", 5) == 0; }
+
+bool ladei_source_url_is(const char *text) {
+  return is_s3(text) || strncasecmp(text, "http://", 7) == 0 || strncasecmp(text, "https://", 8) == 0;
+}
+
 const char *ladei_source_url_parse(const char *text, ladei_source_url *out, size_t *out_at) {
   const char *at = text, *expected = "http://, https:// or s3://";
   *out = (ladei_source_url){.tls = strncasecmp(text, "https://", 8) == 0};
-  if (out->tls || strncasecmp(text, "http://", 7) == 0)
-    expected = http_parse(text + (out->tls ? 8 : 7), out, &at);
-  else if (strncasecmp(text, "s3://", 5) == 0)
+  if (is_s3(text))
     expected = s3_parse(text + 5, out, &at);
+  else if (ladei_source_url_is(text))
+    expected = http_parse(text + (out->tls ? 8 : 7), out, &at);
   *out_at = (size_t)(at - text);
   return expected;
 }
@@ -114,6 +120,20 @@ static char *key_encode(char *to, ladei_source_span key) {
   }
   *to = '\0';
   return to;
+}
+
+size_t ladei_source_url_path_bytes(const char *url) { return is_s3(url) ? strlen(url) : strcspn(url, "?"); }
+
+char *ladei_source_url_beside(const char *url, const char *name) {
+  size_t folder = ladei_source_url_path_bytes(url), room = strlen(url) + 3 * strlen(name) + 1;
+  const char *query = url + folder;
+  while (folder > 0 && url[folder - 1] != '/') folder--;
+  char *beside = malloc(room), *at = beside + folder;
+  if (beside == NULL) return NULL;
+  memcpy(beside, url, folder);
+  at = is_s3(url) ? stpcpy(at, name) : key_encode(at, (ladei_source_span){name, strlen(name)});
+  strcpy(at, query);
+  return beside;
 }
 
 /* Whether the bucket is one label of a host's name, which certificates of the service hold for. */

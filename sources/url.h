@@ -34,6 +34,15 @@ typedef struct ladei_source_url {
   ladei_source_span query;     /* with its question mark, or empty */
 } ladei_source_url;
 
+/* Whether a text is a URL of a source, and no path; it may be refused all the same. */
+bool ladei_source_url_is(const char *text);
+
+/* Bytes of the URL in front of its query. */
+size_t ladei_source_url_path_bytes(const char *url);
+
+/* That of the object `name` in the same folder or below, with the same query; the caller's to free. NULL: no memory. */
+char *ladei_source_url_beside(const char *url, const char *name);
+
 /* NULL: taken apart. Else the words for the part that was expected at *out_at bytes of the text. */
 const char *ladei_source_url_parse(const char *text, ladei_source_url *out, size_t *out_at);
 

@@ -76,13 +76,15 @@ LADE_INLINE void lade_tensor_info_init(lade_tensor_info *info) {
  *
  * @param path  A file in the format; or, when its name ends in ".json", an index whose files lie in its folder or below. Of those
  *              files the tensors that the index names belong to the checkpoint. If a save replaces the index while its
- *              files are opened, the new one is read.
+ *              files are opened, the new one is read. Experimental: or the URL of either (lade_endpoint_url()); the files of
+ *              an index have its query. All loads read the versions of the objects that were opened: one that is replaced
+ *              is LADE_ERR_IO with ESTALE, as far as its server tells versions apart.
  * @param out   [out] Caller owns it until lade_safetensors_close(). Untouched on error.
  *
  * Threads: any. Waits: for the reads. Stream order: none.
  * Errors: LADE_ERR_FORMAT, see above; LADE_ERR_IO; LADE_ERR_TRUNCATED; LADE_ERR_OUT_OF_HOST_MEMORY;
- * LADE_ERR_INVALID_ARGUMENT.
- * Source: docs/pipeline.md "Checkpoints".
+ * LADE_ERR_INVALID_ARGUMENT. Of a URL also LADE_ERR_UNSUPPORTED: libcurl.so.4 is not there, or older than 7.85.
+ * Source: docs/pipeline.md "Checkpoints", docs/sources.md.
  */
 LADE_API lade_status lade_safetensors_open(const char *path, lade_safetensors **out);
 
@@ -96,7 +98,7 @@ LADE_API uint64_t lade_safetensors_file_count(const lade_safetensors *file);
 /** Number of entries in the files' metadata, without the id of a save. Threads: any. */
 LADE_API uint64_t lade_safetensors_metadata_count(const lade_safetensors *file);
 
-/** Path of one of its files; NULL for a number that is none. Valid until it is closed. Threads: any. */
+/** Path or URL of one of its files; NULL for a number that is none. Valid until it is closed. Threads: any. */
 LADE_API const char *lade_safetensors_file_path(const lade_safetensors *file, uint64_t index);
 
 /**
@@ -127,7 +129,7 @@ LADE_API lade_status lade_safetensors_metadata(const lade_safetensors *file, uin
  *
  * @param index       Number of the tensor.
  * @param offset      In its bytes. The range that is read from there on ends within the tensor.
- * @param file_flags  lade_file_flags
+ * @param file_flags  lade_file_flags; of a URL not used.
  * @param out         [out] Valid until the checkpoint is closed, which is not before the transfer is over.
  *
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT; LADE_ERR_IO, "the checkpoint has changed since it was

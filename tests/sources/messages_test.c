@@ -87,6 +87,24 @@ LADE_TEST(Url, RefusedAtAByte) {
   }
 }
 
+LADE_TEST(Url, BesideAnother) {
+  static const char *const cases[][3] = {
+      {"s3://b/a/x?y.json", "c d/e", "s3://b/a/c d/e"},
+      {"s3://b/x.json", "c", "s3://b/c"},
+      {"https://h/a/x.json", "c d/\xc3\xa4?", "https://h/a/c%20d/%C3%A4%3F"},
+      {"HTTP://h/x.json?k=a/b", "c", "HTTP://h/c?k=a/b"},
+      {"http://h/a/?k", "c", "http://h/a/c?k"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char *beside = ladei_source_url_beside(cases[i][0], cases[i][1]);
+    LADE_EXPECT_EQ_STR(beside, cases[i][2]);
+    LADE_EXPECT(ladei_source_url_is(beside));
+    free(beside);
+  }
+  LADE_EXPECT(!ladei_source_url_is("./s3://b/k") && !ladei_source_url_is("s3:/b/k") &&
+              !ladei_source_url_is("file:///a"));
+}
+
 LADE_TEST(Url, EndpointAndRegionOfTheSettings) {
   ladei_source_target target;
   ladei_source_url url;
