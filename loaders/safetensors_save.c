@@ -34,6 +34,7 @@
 #include "loaders/saved_file.h"
 #include "loaders/text.h"
 #include "pipeline/state/state.h"
+#include "sources/url.h"
 
 enum { MAX_SHARDS = 99999 };                                /* five digits in their names */
 static const uint64_t progress_interval_ns = 100 * 1000000; /* between two calls of options.progress */
@@ -548,6 +549,8 @@ void ladei_loader_save_dispose(ladei_loader_save *s, bool good) {
 
 lade_status ladei_loader_save_plan(ladei_loader_save *s, const lade_save_options *options) {
   if (s->path == NULL) return ladei_error_null(s->call, "path");
+  if (ladei_source_url_is(s->path))
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: path is a URL; checkpoints are saved to files", s->call);
   if (*ladei_file_name(s->path) == '\0')
     return ladei_error_argument(s->call, "path", "the path of a file", "%s", ladei_loader_path_text(s->path));
   if (s->targets == NULL && s->target_count > 0) return ladei_error_null(s->call, "targets");

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from lade import _lade
@@ -30,6 +31,17 @@ def take_function(name: str, value: Any, call: str) -> None:
     """Refuses what cannot be called; None is taken."""
     if value is not None and not callable(value):
         raise wrong_type(name, value, f"{call} or None")
+
+
+def is_url(path: Any) -> bool:
+    """Whether a path is the URL of an object."""
+    return re.match(r"(s3|https?)://", os.fsdecode(path), re.IGNORECASE) is not None
+
+
+def path_text(path: Any) -> str:
+    """A path for messages. The query of a URL may be a secret, and is left out."""
+    text = os.fsdecode(os.fspath(path))
+    return text.partition("?")[0] if is_url(text) else text
 
 
 def take_path(name: str, value: Any) -> Any:

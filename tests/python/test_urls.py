@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import lade
+import lade.safetensors
+import safetensors.numpy
 
 SERVERS = pathlib.Path(__file__).parents[1] / "sources" / "servers.py"
 DATA = bytes(range(251)) * 4000
@@ -32,6 +34,7 @@ def keys(server, monkeypatch):
     for name, value in {"AWS_ENDPOINT_URL_S3": f"{server}/signed", "AWS_REGION": "eu-test-1", "AWS_DEFAULT_REGION": "eu-test-1",
                         "AWS_ACCESS_KEY_ID": "AKTEST", "AWS_SECRET_ACCESS_KEY": "secret/of+test"}.items():
         monkeypatch.setenv(name, value)
+    lade.safetensors.release()  # kept pipelines may have read other ones
 
 
 class Stage:
@@ -86,3 +89,59 @@ def test_errors(server, stage):
         stage.pipeline.read_into(f"{server}/a", 0, one, direct=True)
     with pytest.raises(lade.UnsupportedError, match="URLs are sources alone"):
         stage.pipeline.write_from(f"{server}/a", 0, one)
+
+
+TENSORS = {"rows": np.arange(300 * 70, dtype=np.float32).reshape(300, 70), "ids": np.arange(1000, dtype=np.int64),
+           "none": np.zeros((0, 3), np.float16)}
+
+
+@pytest.fixture
+def model(server, tmp_path):
+    """The URL of a checkpoint that the safetensors package has written."""
+    safetensors.numpy.save_file(TENSORS, tmp_path / "model.safetensors")
+    return f"{server}/model.safetensors?secret=1"
+
+
+def expect(found, names=TENSORS):
+    assert set(found) == set(names)
+    for name in names:
+        np.testing.assert_array_equal(found[name], TENSORS[name])
+
+
+def test_checkpoints(model, tmp_path):
+    expect(lade.safetensors.load_file(model, "cpu", framework="np"))
+    expect(lade.safetensors.load_file(model.encode(), "cpu", framework="np", tensors=["ids"]), ["ids"])
+    expect(dict(lade.safetensors.iterate(model, "cpu", framework="np")))
+    with lade.safetensors.safe_open(model, "np") as file:
+        assert file.metadata() is None
+        np.testing.assert_array_equal(file.get_slice("rows")[5:7, 3:60], TENSORS["rows"][5:7, 3:60])
+
+
+def test_checkpoint_of_a_bucket(keys, tmp_path):
+    safetensors.numpy.save_file(TENSORS, tmp_path / "dir|model.safetensors")
+    expect(lade.safetensors.load_file("s3://bucket/dir/model.safetensors", "cpu", framework="np"))
+
+
+def test_into_memory(model, stage):
+    into = {name: stage.allocator.empty(array.shape, str(array.dtype)) for name, array in TENSORS.items()}
+    lade.safetensors.load_into(into, model, pipeline=stage.pipeline)
+    assert stage.bytes_of(into["rows"]) == TENSORS["rows"].tobytes()
+    into["more"] = stage.empty(1)
+    with pytest.raises(RuntimeError, match="model.safetensors does not fit: missing .*more") as caught:
+        lade.safetensors.load_into(into, model, pipeline=stage.pipeline)
+    assert "secret" not in str(caught.value)
+
+
+def test_checkpoints_that_are_not_there(server, model, tmp_path):
+    with pytest.raises(FileNotFoundError, match="/none.safetensors, bytes 0 to 65535, attempt 1 of 10: HTTP 404") as caught:
+        lade.safetensors.load_file(f"{server}/none.safetensors?secret=1", "cpu", framework="np")
+    assert "secret" not in str(caught.value)
+    (tmp_path / "noise.safetensors").write_bytes(DATA[:1000])
+    with pytest.raises(lade.safetensors.SafetensorError) as caught:
+        lade.safetensors.load_file(f"{server}/noise.safetensors?secret=1", "cpu", framework="np")
+    assert "/noise.safetensors" in str(caught.value) and "secret" not in str(caught.value)
+    with pytest.raises(lade.IOError, match="it was replaced while it was read") as caught:
+        lade.safetensors.load_file(f"{model}&fault=replaced&after=1", "cpu", framework="np")
+    assert caught.value.native_code == errno.ESTALE and "secret" not in str(caught.value)
+    with pytest.raises(lade.UnsupportedError, match="path is a URL; checkpoints are saved to files"):
+        lade.safetensors.save_file(TENSORS, model)

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -35,12 +36,13 @@ typedef struct load_arguments {
 
 /* How the bytes of files were moved: lade_pipeline_info, all devices together. */
 typedef struct moved_bytes {
-  uint64_t pread, uring, cufile, direct; /* the last: of pread and uring */
+  uint64_t pread, uring, cufile, url, direct; /* the last: of pread and uring */
 } moved_bytes;
 
 /* The result for one file. */
 typedef struct outcome {
-  const char *path;
+  const char *source; /* a path, or a URL */
+  char *path;         /* for messages and reports: a URL without its query */
   bool is_checkpoint;
   uint64_t files, tensors, bytes;
   double seconds, first_seconds;
@@ -50,9 +52,9 @@ typedef struct outcome {
 } outcome;
 
 static const char documentation[] =
-    "Loads checkpoints (.safetensors; .json is the index of several) and other files to device memory, one after the "
-    "other, "
-    "and reports bytes, time and rate. A checkpoint's header is checked strictly; over several devices its tensors are "
+    "Loads checkpoints (.safetensors; .json is the index of several; or a URL of either) and other files to device "
+    "memory, one after the other, and reports bytes, time and rate. A checkpoint's header is checked strictly; over "
+    "several devices its tensors are "
     "spread."
     "\vDEVICE is an ordinal, several with commas between them, or all; cuda:0 also names the runtime.\n"
     "LADE_ALLOC_CONF holds settings, such as storage:pread (docs/tuning.md).\n"
@@ -60,7 +62,8 @@ static const char documentation[] =
 
 static const struct argp_option option_table[] = {
     {"to", KEY_TO, "DEVICE", 0, "Where to load to (default: 0)", 0},
-    {"verify", KEY_VERIFY, NULL, 0, "Copy back what arrived, and compare it with the file by checksum", 0},
+    {"verify", KEY_VERIFY, NULL, 0, "Copy back what arrived, and compare it with the file by checksum; not of a URL",
+     0},
     {"list", KEY_LIST, NULL, 0, "Also list the tensors of checkpoints, in text", 0},
     {"direct", KEY_DIRECT, NULL, 0, "Read past the page cache (O_DIRECT)", 0},
     {"storage", KEY_STORAGE, "NAME", 0, "auto, pread, uring or cufile (default: auto, or as LADE_ALLOC_CONF says)", 0},
@@ -103,6 +106,11 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   }
 }
 
+static bool is_url(const char *path) {
+  return strncasecmp(path, "s3://", 5) == 0 || strncasecmp(path, "http://", 7) == 0 ||
+         strncasecmp(path, "https://", 8) == 0;
+}
+
 static bool path_ends(const char *path, const char *ending) {
   size_t length = strlen(path), end = strlen(ending);
   return length >= end && strcmp(path + length - end, ending) == 0;
@@ -121,6 +129,7 @@ static moved_bytes moved_now(const stage *s, char *note) {
     all.pread += info.bytes_by_pread;
     all.uring += info.bytes_by_uring;
     all.cufile += info.bytes_by_cufile;
+    all.url += info.bytes_by_url;
     all.direct += info.bytes_direct;
     if (info.storage_note[0] != '\0') memcpy(note, info.storage_note, sizeof info.storage_note);
   }
@@ -215,9 +224,13 @@ static bool checkpoint_load(const stage *s, const load_arguments *a, outcome *o)
   lade_tensor_load *load;
   lade_load_options options;
   double began = stage_seconds(s);
+  if (a->verify && is_url(o->source)) {
+    message_print(s->command, o->path, "--verify compares with files, and this is a URL");
+    return false;
+  }
   lade_load_options_init(&options);
   options.file_flags = a->direct ? LADE_FILE_DIRECT : 0;
-  if (lade_safetensors_open(o->path, &file) != LADE_OK) return stage_failed(s, "opening");
+  if (lade_safetensors_open(o->source, &file) != LADE_OK) return stage_failed(s, "opening");
   o->is_checkpoint = true;
   o->files = lade_safetensors_file_count(file);
   o->tensors = lade_safetensors_count(file);
@@ -294,10 +307,10 @@ static bool other_load(const stage *s, const load_arguments *a, outcome *o) {
 
 /* ", by io_uring with O_DIRECT (4096 bytes through the page cache)". Reads of the verification do not count. */
 static void moved_print(const moved_bytes *moved) {
-  const uint64_t by[] = {moved->pread, moved->uring, moved->cufile};
-  static const char *const names[] = {"pread", "io_uring", "cuFile"};
+  const uint64_t by[] = {moved->pread, moved->uring, moved->cufile, moved->url};
+  static const char *const names[] = {"pread", "io_uring", "cuFile", "requests"};
   const char *word = ", by";
-  for (size_t i = 0; i < 3; i++) {
+  for (size_t i = 0; i < sizeof by / sizeof by[0]; i++) {
     if (by[i] == 0) continue;
     printf("%s %s", word, names[i]);
     word = " and";
@@ -329,12 +342,13 @@ static json_t *outcome_json(const outcome *o) {
   json_t *row = json_object();
   if (!path_json_put(row, o->path) ||
       json_object_update_new(
-          row, json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:o, s:b, s:i, s:{s:I, s:I, s:I, s:I}}", "kind",
+          row, json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:o, s:b, s:i, s:{s:I, s:I, s:I, s:I, s:I}}", "kind",
                          o->is_checkpoint ? "checkpoint" : "bytes", "files", (json_int_t)o->files, "tensors",
                          (json_int_t)o->tensors, "bytes", (json_int_t)o->bytes, "seconds", o->seconds, "bytes_per_s",
                          rate(o), "first_tensor_seconds", first, "verified", o->verified, "pass", (int)o->pass,
                          "bytes_by", "pread", (json_int_t)o->moved.pread, "io_uring", (json_int_t)o->moved.uring,
-                         "cufile", (json_int_t)o->moved.cufile, "direct", (json_int_t)o->moved.direct)) != 0) {
+                         "cufile", (json_int_t)o->moved.cufile, "url", (json_int_t)o->moved.url, "direct",
+                         (json_int_t)o->moved.direct)) != 0) {
     json_decref(row);
     return NULL;
   }
@@ -348,18 +362,25 @@ static bool row_append(const stage *s, json_t *rows, const outcome *o) {
 }
 
 static bool file_load(const stage *s, const load_arguments *a, json_t *rows, outcome *o, char *note) {
-  bool is_checkpoint =
-      path_ends(o->path, ".safetensors") || path_ends(o->path, ".json"); /* as lade_safetensors_open() */
+  bool is_checkpoint = is_url(o->source) || path_ends(o->path, ".safetensors") ||
+                       path_ends(o->path, ".json"); /* as lade_safetensors_open() */
   moved_bytes before = moved_now(s, note);
   bool loaded = is_checkpoint ? checkpoint_load(s, a, o) : other_load(s, a, o);
   o->moved.pread -= before.pread;
   o->moved.uring -= before.uring;
   o->moved.cufile -= before.cufile;
+  o->moved.url -= before.url;
   o->moved.direct -= before.direct;
   o->verified = loaded && a->verify && o->bytes > 0;
   if (loaded && !a->json) outcome_print(a, o);
   if (loaded && a->json) loaded = row_append(s, rows, o);
   return loaded && o->verified == a->verify;
+}
+
+/* The caller's to free. Keys of s3 may have question marks. */
+static char *path_shown(const char *path) {
+  bool query = is_url(path) && strncasecmp(path, "s3://", 5) != 0;
+  return strndup(path, query ? strcspn(path, "?") : strlen(path));
 }
 
 static bool files_load(const stage *s, const load_arguments *a) {
@@ -368,8 +389,9 @@ static bool files_load(const stage *s, const load_arguments *a) {
   json_t *rows = json_array();
   for (int i = 0; i < a->file_count; i++) {
     for (unsigned pass = 1; pass <= a->repeat; pass++) {
-      outcome o = {.path = a->files[i], .pass = pass};
-      bool loaded = file_load(s, a, rows, &o, note);
+      outcome o = {.source = a->files[i], .path = path_shown(a->files[i]), .pass = pass};
+      bool loaded = o.path != NULL ? file_load(s, a, rows, &o, note) : stage_failed(s, "no memory");
+      free(o.path);
       good = good && loaded;
       if (!loaded) break;
     }

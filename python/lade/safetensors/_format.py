@@ -9,6 +9,7 @@ import os
 import sys
 
 import lade
+from lade._arguments import is_url
 from lade._errors import Joined
 
 
@@ -129,9 +130,9 @@ def _open_error(path, error):
     if isinstance(error, lade.IOError):
         if error.native_code != errno.ENOENT:
             return error
-        return FileNotFoundError(str(error) if os.path.exists(path) else f"No such file or directory: {path}")  # else one of an index
+        return FileNotFoundError(str(error) if os.path.exists(path) or is_url(path) else f"No such file or directory: {path}")  # else one of an index
     fault = None
-    if not str(path).endswith(".json"):
+    if not str(path).endswith(".json") and not is_url(path):
         try:
             fault = _header_fault(path)
         except OSError:

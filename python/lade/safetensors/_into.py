@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import lade
 from lade import _slices
-from lade._arguments import take, take_function, wrong_type
+from lade._arguments import path_text, take, take_function, wrong_type
 from lade.safetensors._format import _NUMBERS
 from lade.safetensors._load import load_file
 from lade.safetensors._open import safe_open
@@ -56,7 +55,7 @@ def load_into(tensors, filename, *, strict=True, convert=False, slices=None, pip
         By name: contiguous tensors of torch or CuPy on one GPU, or DeviceBuffers, with the shapes and types of the file. A module's
         are those of its ``state_dict()``. Tensors of the file that are not among them are not read.
     filename : str or os.PathLike
-        A file in the format, or the ``.json`` index of several.
+        A file in the format, or the ``.json`` index of several; or the URL of either (docs/sources.md).
     strict : bool
         Refuse names that the file or ``tensors`` lacks, before anything is read. What lies in the same memory, as tied weights, needs
         one of its names.
@@ -107,7 +106,7 @@ def load_into(tensors, filename, *, strict=True, convert=False, slices=None, pip
         names = file.offset_keys()
         missing, unexpected = _unfit(rows, same, names)
         if strict and (missing or unexpected):
-            raise RuntimeError(f"{os.fsdecode(os.fspath(filename))} does not fit: missing {missing}, unexpected {unexpected}")
+            raise RuntimeError(f"{path_text(filename)} does not fit: missing {missing}, unexpected {unexpected}")
         names = {same.get(name, name): name for name in names if name in rows}.values()
         wanted = [row for row in (_into_row(file, name, rows[name], convert, slices) for name in names) if row is not None]
         target = _target_of(list(rows.values()), file._at.pipeline, file._at.allocator, stream, local_ranks)
@@ -155,6 +154,6 @@ def load_model(model: torch.nn.Module, filename: _Path, strict: bool = True, dev
     own = model.state_dict()
     missing, unexpected = _unfit(own, _same_memory(own), tensors)
     if strict and (missing or unexpected):
-        raise RuntimeError(f"{os.fsdecode(os.fspath(filename))} does not fit {type(model).__name__}: missing {missing}, unexpected {unexpected}")
+        raise RuntimeError(f"{path_text(filename)} does not fit {type(model).__name__}: missing {missing}, unexpected {unexpected}")
     model.load_state_dict(tensors, strict=False)
     return missing, unexpected

@@ -44,7 +44,7 @@ def load_file(filename, device="cuda:0", *, framework=None, tensors=None, dtype=
     Parameters
     ----------
     filename : str or os.PathLike
-        A file in the format, or the ``.json`` index of several.
+        A file in the format, or the ``.json`` index of several; or the URL of either (docs/sources.md).
     device : str, int, torch.device or lade.Device
         ``"cpu"``: the software device, whose memory is host memory.
     framework : str or None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 import lade
 from lade import _lade
 from lade import _slices
-from lade._arguments import take, take_path, wrong_type
+from lade._arguments import is_url, take, take_path, wrong_type
 from lade.safetensors._format import _DTYPES, _HEADER_MOST, _NUMBERS, _TORCH_PACKS, _error, _open_error
 from lade.safetensors._frameworks import (
     _FRAMEWORKS,
@@ -114,7 +114,7 @@ class safe_open(Generic[_T]):
     Parameters
     ----------
     filename : str or os.PathLike
-        A file in the format, or the ``.json`` index of several.
+        A file in the format, or the ``.json`` index of several; or the URL of either (docs/sources.md).
     framework : str or None
         ``"pt"`` (torch), ``"np"`` (NumPy), ``"cupy"``, ``"lade"`` (DeviceBuffers of bytes). None: see the module.
     device : str, int, torch.device or lade.Device
@@ -181,7 +181,7 @@ class safe_open(Generic[_T]):
         except (lade.FormatError, lade.TruncatedError, lade.IOError, lade.InvalidArgumentError) as error:
             raise _open_error(os.fsdecode(path), error) from error
         self._numbers = None  # of the tensors, by name, once one is asked for
-        self._is_mapped = plain and self._framework in ("torch", "numpy") and self._device == lade.software_device()
+        self._is_mapped = plain and self._framework in ("torch", "numpy") and self._device == lade.software_device() and not is_url(path)
 
     @property
     def _at(self):

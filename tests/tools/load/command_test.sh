@@ -47,6 +47,30 @@ done
 run 1 load --runtime sim --verify --json "$dir/nothing"
 says '"verified": false' out
 
+# URLs. A query may be a secret, and is in no output.
+mkdir "$dir/served"
+cp $golden/*.safetensors* "$dir/served"
+mkfifo "$dir/stop"
+python3 tests/sources/servers.py faults "$dir/served" <"$dir/stop" >"$dir/port" &
+exec 9>"$dir/stop"
+while [ ! -s "$dir/port" ]; do sleep 0.05; done
+url=http://127.0.0.1:$(cat "$dir/port")
+run 0 load --runtime cpu "$url/all.safetensors?k=secret" "$url/sharded.safetensors.index.json?k=secret" $golden/all.safetensors
+says "$url/all.safetensors: 28 tensors in 1 file, 5104 bytes" out
+says "$url/sharded.safetensors.index.json: 3 tensors in 2 files, 149 bytes" out
+[ "$(grep -c 'by requests$' "$dir/out")" = 2 ] || fail "not by requests: $(cat "$dir/out")"
+grep -q secret "$dir/out" && fail "a secret: $(cat "$dir/out")"
+run 0 load --runtime cpu --json "$url/all.safetensors?k=secret"
+says '"url": 5104' out
+grep -q secret "$dir/out" && fail "a secret: $(cat "$dir/out")"
+run 1 load --runtime cpu "$url/none.safetensors?k=secret" "$url/all.safetensors"
+says "HTTP 404" err
+grep -q secret "$dir/err" && fail "a secret: $(cat "$dir/err")"
+says "28 tensors" out
+run 1 load --runtime cpu --verify "$url/all.safetensors"
+says "$url/all.safetensors: --verify compares with files" err
+exec 9>&-
+
 # A JSON file is an index, also with a variant's name; another one is refused. Bug: its own bytes were loaded, and "verified".
 mkdir "$dir/index"
 cp $golden/sharded-0000?-of-00002.safetensors "$dir/index"
@@ -90,7 +114,7 @@ assert set(report) == {"version", "runtime", "files"} and report["version"] == 1
 checkpoint, other = report["files"]
 assert checkpoint["kind"] == "checkpoint" and checkpoint["tensors"] == 28 and checkpoint["verified"] is True, checkpoint
 assert 0 < checkpoint["first_tensor_seconds"] <= checkpoint["seconds"], checkpoint
-assert checkpoint["pass"] == 1 and other["bytes_by"] == {"pread": 300000, "io_uring": 0, "cufile": 0, "direct": 0}, other
+assert checkpoint["pass"] == 1 and other["bytes_by"] == {"pread": 300000, "io_uring": 0, "cufile": 0, "url": 0, "direct": 0}, other
 assert other["kind"] == "bytes" and other["bytes"] == 300000 and other["first_tensor_seconds"] is None, other
 PYTHON
 
