@@ -5,7 +5,7 @@
  * I1  Every range lies within its file as large as that was when it was added.
  * I2  An addition that fails leaves the index as it was.
  * I3  At most files_most files are open, the first that were added. Others are opened when they are read, and must be
- *     the same then by device and inode.
+ *     the same then by device and inode. Objects that URLs name are not open, and must be of the version that they had.
  * Locks: none. One thread builds an index; after that it is only read.
  */
 #include "loaders/index.h"
@@ -28,6 +28,7 @@
 #include "base/options.h"
 #include "base/size.h"
 #include "loaders/text.h"
+#include "sources/url.h"
 
 #define NO_KEY SIZE_MAX
 
@@ -119,6 +120,7 @@ void ladei_loader_index_rewind(lade_record_index *index, ladei_loader_index_mark
     ladei_loader_index_file *file = &index->files[--index->file_count];
     if (file->fd >= 0) close(file->fd);
     free(file->path);
+    free(file->url);
   }
   index->count = mark.count;
   index->key_length = mark.key_length;
@@ -127,6 +129,7 @@ void ladei_loader_index_rewind(lade_record_index *index, ladei_loader_index_mark
 
 /* --- adding ------------------------------------------------------------------------------------------------------- */
 
+/* A shard has the same at its URL as at its path. */
 static uint64_t name_hash(const char *path) {
   const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
   return XXH3_64bits(name, strlen(name));
@@ -150,6 +153,7 @@ static lade_status file_open(const char *path, bool keep, ladei_loader_index_fil
                : ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: no regular file", ladei_loader_path_text(path));
   }
   if (!keep) close(fd);
+  out->url = NULL;
   out->fd = keep ? fd : -1;
   out->bytes = (uint64_t)facts.st_size;
   out->name_hash = name_hash(path);
@@ -157,15 +161,56 @@ static lade_status file_open(const char *path, bool keep, ladei_loader_index_fil
   return LADE_OK;
 }
 
+static lade_status remote_fill(const char *url, const ladei_loader_lone *lone, ladei_loader_index_file *out) {
+  const ladei_source_version *version = ladei_loader_remote_version(&lone->remote);
+  *out = (ladei_loader_index_file){.path = strdup(ladei_source_object_shown(lone->remote.object)),
+                                   .url = strdup(url),
+                                   .version = *version,
+                                   .fd = -1,
+                                   .bytes = version->total};
+  if (out->path != NULL && out->url != NULL) {
+    out->name_hash = name_hash(out->path);
+    return LADE_OK;
+  }
+  free(out->path);
+  free(out->url);
+  return memory_error();
+}
+
+lade_status ladei_loader_index_add_remote(lade_record_index *index, const char *url, uint64_t *out_file,
+                                          ladei_loader_lone *out) {
+  if (!LADEI_ARRAY_ROOM(index->files, index->file_capacity, index->file_count + 1)) return memory_error();
+  LADEI_TRY(ladei_loader_lone_open(url, out));
+  lade_status status = remote_fill(url, out, &index->files[index->file_count]);
+  if (status == LADE_OK)
+    *out_file = index->file_count++;
+  else
+    ladei_loader_lone_close(out);
+  return status;
+}
+
+static lade_status path_add(lade_record_index *index, const char *path, uint64_t *out_file) {
+  bool keep = index->file_count < index->files_most;
+  if (!LADEI_ARRAY_ROOM(index->files, index->file_capacity, index->file_count + 1)) return memory_error();
+  LADEI_TRY(file_open(path, keep, &index->files[index->file_count]));
+  *out_file = index->file_count++;
+  return LADE_OK;
+}
+
+static lade_status url_add(lade_record_index *index, const char *url, uint64_t *out_file) {
+  ladei_loader_lone lone;
+  LADEI_TRY(ladei_loader_index_add_remote(index, url, out_file, &lone));
+  ladei_loader_lone_close(&lone);
+  return LADE_OK;
+}
+
 lade_status lade_index_add_file(lade_record_index *index, const char *path, uint64_t *out_file) {
   if (index == NULL) return ladei_error_null("lade_index_add_file", "index");
   if (path == NULL) return ladei_error_null("lade_index_add_file", "path");
   if (out_file == NULL) return ladei_error_null("lade_index_add_file", "out_file");
-  if (!LADEI_ARRAY_ROOM(index->files, index->file_capacity, index->file_count + 1)) return memory_error();
   int cancellation = ladei_cancellation_hold();
-  lade_status status = file_open(path, index->file_count < index->files_most, &index->files[index->file_count]);
+  lade_status status = ladei_source_url_is(path) ? url_add(index, path, out_file) : path_add(index, path, out_file);
   ladei_cancellation_resume(cancellation);
-  if (status == LADE_OK) *out_file = index->file_count++;
   return status;
 }
 

@@ -4,15 +4,18 @@
 #define LADE_LOADERS_INDEX_H
 
 #include "lade/loader.h"
+#include "loaders/remote.h"
 #include "pipeline/storage/open_files.h"
 
 enum { LADEI_LOADER_INDEX_MAX_FIELDS = 64 };
 
 typedef struct ladei_loader_index_file {
-  char *path;
-  int fd;             /* -1: more files than may be open; its path is absolute then */
-  uint64_t bytes;     /* when it was added */
-  uint64_t name_hash; /* of the last component of the path it was added by */
+  char *path;                   /* of a URL for messages alone */
+  char *url;                    /* NULL: it is none; otherwise ... */
+  ladei_source_version version; /* ... all records are of this one, and `identity` does not count */
+  int fd;                       /* -1: more files than may be open; its path is absolute then */
+  uint64_t bytes;               /* when it was added */
+  uint64_t name_hash;           /* of the last component of the path it was added by */
   ladei_pipe_file_identity identity;
 } ladei_loader_index_file;
 
@@ -44,6 +47,10 @@ typedef struct ladei_loader_index_mark {
 
 ladei_loader_index_mark ladei_loader_index_mark_get(const lade_record_index *index);
 void ladei_loader_index_rewind(lade_record_index *index, ladei_loader_index_mark mark);
+
+/* Adds the object at a URL, which is open then: as lade_index_add_file(), and LADE_ERR_UNSUPPORTED. */
+lade_status ladei_loader_index_add_remote(lade_record_index *index, const char *url, uint64_t *out_file,
+                                          ladei_loader_lone *out);
 
 /* Hashes by which another process knows whether it has the same index: none is 0. Folders do not count. */
 typedef struct ladei_loader_index_identity {

@@ -40,10 +40,11 @@
 #include "base/options.h"
 #include "base/size.h"
 #include "loaders/index.h"
-#include "loaders/libarchive.h"
+#include "loaders/tar_input.h"
 #include "loaders/text.h"
+#include "sources/url.h"
 
-enum { TAR_BLOCK = 512, READ_BYTES = 16 * 1024 };
+enum { TAR_BLOCK = 512, ZEROS_BYTES = 16 * 1024, GLOBAL_MOST = 16 * 1024 };
 enum { AT_SIZE = 124, SIZE_BYTES = 12, AT_TYPE = 156 }; /* in a header */
 
 /* Why a member whose name ends as a field's does is in no record. */
@@ -60,7 +61,7 @@ typedef struct tar_shard {
   ladei_libarchive lib;
   struct archive *archive;
   const char *path;
-  int fd;
+  ladei_loader_tar_input *input;
   uint64_t file;
   uint64_t base;        /* where libarchive began to read */
   uint64_t next_header; /* where it must begin */
@@ -187,21 +188,15 @@ static lade_status file_add(tar_shard *s, const char *member, const lade_range *
 
 /* Reads up to `bytes` at `at`; the number read, -1 on an error. */
 static ssize_t bytes_read(const tar_shard *s, uint64_t at, void *out, size_t bytes) {
-  size_t done = 0;
-  while (done < bytes) {
-    ssize_t count = pread(s->fd, (char *)out + done, bytes - done, (off_t)(at + done));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return -1;
-    if (count == 0) break;
-    done += (size_t)count;
-  }
-  return (ssize_t)done;
+  return ladei_loader_tar_input_read(s->input, at, out, bytes);
 }
 
+/* After a failed read near `at`. Errors of objects name them. */
 static lade_status read_error(const tar_shard *s, uint64_t at) {
-  int reason = errno;
-  return ladei_error(LADE_ERR_IO, reason, "%s: byte %llu: cannot read: %s", ladei_loader_path_text(s->path),
-                     (unsigned long long)at, strerror(reason));
+  ladei_error_restore(&s->input->error);
+  if (s->input->remote != NULL) return s->input->error.status;
+  return ladei_error_prefix(s->input->error.status, "%s: byte %llu: ", ladei_loader_path_text(s->path),
+                            (unsigned long long)at);
 }
 
 /* Bytes that follow a header, in whole blocks. A size is octal digits, with blanks around them, or, after a byte 0x80,
@@ -254,8 +249,8 @@ static lade_status global_records_check(const tar_shard *s, uint64_t at, const c
 }
 
 static lade_status global_check(const tar_shard *s, uint64_t at, uint64_t padded_bytes) {
-  char text[READ_BYTES + 1] = {0};
-  if (padded_bytes > READ_BYTES) return place_error(s, at, "a global header of more than 16 KiB");
+  char text[GLOBAL_MOST + 1] = {0};
+  if (padded_bytes > GLOBAL_MOST) return place_error(s, at, "a global header of more than 16 KiB");
   ssize_t count = bytes_read(s, at + TAR_BLOCK, text, padded_bytes);
   return count < 0 ? read_error(s, at) : global_records_check(s, at, text, (size_t)count);
 }
@@ -370,9 +365,11 @@ static lade_status header_error(const tar_shard *s, const char *reason) {
 
 static lade_status archive_failed(const tar_shard *s) {
   const char *reason = s->lib.error_string(s->archive);
+  if (s->input->error.status != LADE_OK) return read_error(s, s->next_header);
   if (reason != NULL && strncmp(reason, "Error reading", 13) == 0) { /* libarchive's words for a failed read() */
-    errno = s->lib.error_number(s->archive);
-    return read_error(s, s->next_header);
+    int code = s->lib.error_number(s->archive);
+    return ladei_error(LADE_ERR_IO, code, "%s: byte %llu: cannot read: %s", ladei_loader_path_text(s->path),
+                       (unsigned long long)s->next_header, strerror(code));
   }
   return header_error(s, reason);
 }
@@ -403,14 +400,9 @@ static lade_status archive_read(tar_shard *s) {
   s->base = s->next_header;
   s->archive = s->lib.read_new();
   if (s->archive == NULL) return memory_error();
-  lade_status status;
-  if (lseek(s->fd, (off_t)s->base, SEEK_SET) < 0)
-    status = read_error(s, s->base);
-  else if (s->lib.read_support_format_tar(s->archive) != ARCHIVE_OK ||
-           s->lib.read_open_fd(s->archive, s->fd, READ_BYTES) != ARCHIVE_OK)
-    status = archive_failed(s);
-  else
-    status = members_read(s);
+  bool opened = s->lib.read_support_format_tar(s->archive) == ARCHIVE_OK &&
+                ladei_loader_tar_input_open(s->input, &s->lib, s->archive, s->base) == ARCHIVE_OK;
+  lade_status status = opened ? members_read(s) : archive_failed(s);
   s->lib.read_free(s->archive);
   s->archive = NULL;
   return status;
@@ -420,7 +412,7 @@ static lade_status archive_read(tar_shard *s) {
 
 /* Finds the first byte from `at` on that is not zero; the end of the file if there is none. */
 static lade_status zeros_pass(const tar_shard *s, uint64_t at, uint64_t *out) {
-  unsigned char bytes[READ_BYTES];
+  unsigned char bytes[ZEROS_BYTES];
   for (;;) {
     ssize_t count = bytes_read(s, at, bytes, sizeof bytes);
     if (count < 0) return read_error(s, at);
@@ -471,10 +463,10 @@ static lade_status end_check(tar_shard *s, bool *out_over) {
   return LADE_OK;
 }
 
-static lade_status archives_read(tar_shard *s, int fd) {
+static lade_status archives_read(tar_shard *s, ladei_loader_tar_input *input) {
   bool over = false;
   lade_status status = LADE_OK;
-  s->fd = fd;
+  s->input = input;
   while (status == LADE_OK && !over) {
     status = archive_read(s);
     if (status == LADE_OK) status = end_check(s, &over);
@@ -482,18 +474,17 @@ static lade_status archives_read(tar_shard *s, int fd) {
   s->member_at = s->next_header;
   if (status == LADE_OK) status = record_end(s);
   free(s->key);
+  ladei_loader_tar_input_dispose(input);
   return status;
 }
 
 static lade_status shard_read(tar_shard *s) {
   const ladei_loader_index_file *file = &s->index->files[s->file];
-  int own;
-  if (file->fd >= 0) return archives_read(s, file->fd);
-  lade_status status = ladei_pipe_file_reopen(file->path, &file->identity, &own);
-  if (status == LADE_OK) {
-    status = archives_read(s, own);
-    close(own);
-  }
+  ladei_loader_tar_input input = {.fd = file->fd};
+  if (file->fd >= 0) return archives_read(s, &input);
+  LADEI_TRY(ladei_pipe_file_reopen(file->path, &file->identity, &input.fd));
+  lade_status status = archives_read(s, &input);
+  close(input.fd);
   return status;
 }
 
@@ -548,12 +539,23 @@ static void left_out_tell(tar_shard *s) {
 
 static lade_status shard_add(tar_shard *s) {
   ladei_loader_index_mark mark = ladei_loader_index_mark_get(s->index);
-  lade_status status = lade_index_add_file(s->index, s->path, &s->file);
-  if (status == LADE_OK) status = shard_read(s);
-  if (status != LADE_OK)
-    ladei_loader_index_rewind(s->index, mark);
-  else
+  ladei_loader_lone lone = {.client = NULL};
+  bool remote = ladei_source_url_is(s->path);
+  lade_status status = remote ? ladei_loader_index_add_remote(s->index, s->path, &s->file, &lone)
+                              : lade_index_add_file(s->index, s->path, &s->file);
+  if (status != LADE_OK) return status;
+  if (remote) {
+    ladei_loader_tar_input input = {.fd = -1, .remote = &lone.remote};
+    s->path = s->index->files[s->file].path; /* without its query */
+    status = archives_read(s, &input);
+    ladei_loader_lone_close(&lone);
+  } else {
+    status = shard_read(s);
+  }
+  if (status == LADE_OK)
     left_out_tell(s);
+  else
+    ladei_loader_index_rewind(s->index, mark);
   return status;
 }
 

@@ -30,6 +30,7 @@
   X(read_header_position, archive_read_header_position)                                                                \
   X(read_new, archive_read_new)                                                                                        \
   X(read_next_header, archive_read_next_header)                                                                        \
+  X(read_open2, archive_read_open2)                                                                                    \
   X(read_open_fd, archive_read_open_fd)                                                                                \
   X(read_support_format_tar, archive_read_support_format_tar)
 

@@ -363,8 +363,7 @@ static lade_status batch_prune(lade_loader *loader, ladei_loader_slot *s, uint64
   bool *bad = calloc(s->batch.count, sizeof *bad);
   lade_status status = bad != NULL ? LADE_OK : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "loader: no memory");
   for (uint64_t i = 0; status == LADE_OK && i < s->batch.count; i++) {
-    status = ladei_loader_record_probe(loader->plan.index, s->batch.records[i]);
-    bad[i] = is_unreadable(status);
+    status = ladei_loader_record_probe(loader->plan.index, s->batch.records[i], &bad[i]);
     if (!bad[i]) continue;
     skip_note(loader, s->batch.records[i]);
     ++*out_count;

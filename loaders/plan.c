@@ -351,6 +351,11 @@ void ladei_loader_batch_plan_dispose(ladei_loader_batch_plan *batch) {
 static lade_status range_endpoint(const ladei_loader_index_file *file, const lade_range *range,
                                   const ladei_loader_index_file **checked, lade_endpoint *out) {
   lade_status status = LADE_OK;
+  if (file->url != NULL) {
+    *out = lade_endpoint_url(file->url, range->offset);
+    out->user = (void *)&file->version; /* it is not written */
+    return LADE_OK;
+  }
   if (file->fd >= 0) {
     *out = lade_endpoint_file(file->fd, range->offset, ladei_loader_path_text(file->path));
     return LADE_OK;

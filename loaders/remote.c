@@ -109,3 +109,16 @@ lade_status ladei_loader_remote_read(const ladei_loader_remote *remote, uint64_t
       .object = remote->object, .offset = offset + there, .buffer = (char *)out + there, .bytes = bytes - there};
   return ladei_source_read_run(&read);
 }
+
+lade_status ladei_loader_lone_open(const char *url, ladei_loader_lone *out) {
+  static const ladei_source_options choices = {.attempts = 0};
+  LADEI_TRY(ladei_source_client_create(&choices, &out->client));
+  lade_status status = ladei_loader_remotes_open(out->client, &url, 1, &out->remote);
+  if (status != LADE_OK) ladei_source_client_destroy(out->client);
+  return status;
+}
+
+void ladei_loader_lone_close(ladei_loader_lone *lone) {
+  ladei_loader_remotes_close(&lone->remote, 1);
+  ladei_source_client_destroy(lone->client);
+}

@@ -27,4 +27,14 @@ static inline const ladei_source_version *ladei_loader_remote_version(const lade
 /* Bytes [offset, offset + bytes) of it, which are there. Waits. */
 lade_status ladei_loader_remote_read(const ladei_loader_remote *remote, uint64_t offset, void *out, size_t bytes);
 
+/* One by itself, with a client of its own. All zero is none. */
+typedef struct ladei_loader_lone {
+  ladei_source_client *client;
+  ladei_loader_remote remote;
+} ladei_loader_lone;
+
+/* As ladei_loader_remotes_open(), and LADE_ERR_UNSUPPORTED without libcurl. */
+lade_status ladei_loader_lone_open(const char *url, ladei_loader_lone *out);
+void ladei_loader_lone_close(ladei_loader_lone *lone);
+
 #endif /* LADE_LOADERS_REMOTE_H */

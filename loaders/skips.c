@@ -72,6 +72,34 @@ static lade_status bytes_probe(const ladei_loader_index_file *file, int fd, cons
   return LADE_OK;
 }
 
+static lade_status object_probe(ladei_source_object *object, const lade_range *range) {
+  char *bytes = malloc(PROBE_BYTES);
+  lade_status status = bytes != NULL ? LADE_OK : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "loader: no memory");
+  for (uint64_t done = 0; done < range->bytes && status == LADE_OK; done += PROBE_BYTES) {
+    ladei_source_read read = {.object = object,
+                              .offset = range->offset + done,
+                              .buffer = bytes,
+                              .bytes = (size_t)ladei_size_min(range->bytes - done, PROBE_BYTES)};
+    status = ladei_source_read_run(&read);
+  }
+  free(bytes);
+  return status;
+}
+
+static lade_status url_probe(const ladei_loader_index_file *file, const lade_range *range) {
+  static const ladei_source_options choices = {.attempts = 0};
+  ladei_source_client *client;
+  ladei_source_object *object;
+  LADEI_TRY(ladei_source_client_create(&choices, &client));
+  lade_status status = ladei_source_object_open(client, file->url, &file->version, &object);
+  if (status == LADE_OK) {
+    status = object_probe(object, range);
+    ladei_source_object_close(object);
+  }
+  ladei_source_client_destroy(client);
+  return status;
+}
+
 /* Too many open files are no fault of this one. */
 static lade_status file_probe(const ladei_loader_index_file *file) {
   int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -87,6 +115,7 @@ static lade_status range_probe(const lade_record_index *index, const lade_range 
   const ladei_loader_index_file *file = &index->files[range->file];
   assert(range->offset + range->bytes <= file->bytes); /* I1 of index.c */
   int own;
+  if (file->url != NULL) return url_probe(file, range);
   if (file->fd >= 0) return bytes_probe(file, file->fd, range);
   lade_status status = file_probe(file);
   if (status == LADE_OK) status = ladei_pipe_file_reopen(file->path, &file->identity, &own);
@@ -97,12 +126,22 @@ static lade_status range_probe(const lade_record_index *index, const lade_range 
   return status;
 }
 
-lade_status ladei_loader_record_probe(const lade_record_index *index, uint64_t record) {
+/* Whether a failure is of the bytes. A server that answers nothing, or too much is asked of, would lose whole epochs. */
+static bool is_of_bytes(const ladei_loader_index_file *file, lade_status status) {
+  int64_t code = lade_last_error()->native_code;
+  bool of_object = file->url == NULL || code == ENOENT || code == ESTALE;
+  return status == LADE_ERR_TRUNCATED || (status == LADE_ERR_IO && of_object);
+}
+
+lade_status ladei_loader_record_probe(const lade_record_index *index, uint64_t record, bool *out_bad) {
   assert(record < index->count);
-  lade_status status = LADE_OK;
-  for (size_t field = 0; field < index->field_count && status == LADE_OK; field++) {
+  *out_bad = false;
+  for (size_t field = 0; field < index->field_count; field++) {
     const lade_range *range = &index->ranges[record * index->field_count + field];
-    status = range->bytes > 0 ? range_probe(index, range) : LADE_OK;
+    lade_status status = range->bytes > 0 ? range_probe(index, range) : LADE_OK;
+    if (status == LADE_OK) continue;
+    *out_bad = is_of_bytes(&index->files[range->file], status);
+    return status;
   }
-  return status;
+  return LADE_OK;
 }

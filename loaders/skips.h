@@ -21,8 +21,8 @@ typedef struct ladei_loader_skips {
 void ladei_loader_skips_add(ladei_loader_skips *skips, uint64_t record, const char *text);
 void ladei_loader_skips_dispose(ladei_loader_skips *skips);
 
-/* Reads a record, to find out whether it can be read. LADE_ERR_IO and LADE_ERR_TRUNCATED name the cause.
- * LADE_ERR_OUT_OF_HOST_MEMORY: unknown. Waits for the file system. */
-lade_status ladei_loader_record_probe(const lade_record_index *index, uint64_t record);
+/* Reads a record, to find out whether it can be read. An error with *out_bad: it cannot, and others may; without: that is
+ * not known, or is of its server. Waits for the file system, or for the server. */
+lade_status ladei_loader_record_probe(const lade_record_index *index, uint64_t record, bool *out_bad);
 
 #endif /* LADE_LOADERS_SKIPS_H */

@@ -75,10 +75,12 @@ LADE_API void lade_index_destroy(lade_record_index *index);
  * Add a file. A file may be added twice.
  *
  * The first ones, up to a quarter of the process's limit on open files, stay open as long as the index. Those beyond are
- * opened again when they are read, and are refused by then if their name means another file.
+ * opened again when they are read, and are refused by then if their name means another file. Experimental: a path may be the
+ * URL of an object (lade_endpoint_url()), here and below. Records are of the version that the object has now: one that is
+ * replaced is LADE_ERR_IO with ESTALE, as far as its server tells versions apart.
  *
- * Threads: one. Waits: for the file system. Errors: LADE_ERR_IO; LADE_ERR_INVALID_ARGUMENT if it is no regular file;
- * LADE_ERR_OUT_OF_HOST_MEMORY.
+ * Threads: one. Waits: for the file system, or the server. Errors: LADE_ERR_IO; LADE_ERR_INVALID_ARGUMENT if it is no
+ * regular file; LADE_ERR_UNSUPPORTED: a URL without libcurl; LADE_ERR_OUT_OF_HOST_MEMORY.
  */
 LADE_API lade_status lade_index_add_file(lade_record_index *index, const char *path, uint64_t *out_file);
 
@@ -232,7 +234,7 @@ typedef struct lade_loader_options {
                              ranks' share larger. */
   uint32_t drop_last;   /**< 1: leave out the last batch of an epoch if it has fewer than batch_records. */
   /** 1: records that cannot be read (LADE_ERR_IO, LADE_ERR_TRUNCATED: an error of the file system, a file that became
-   * shorter or was replaced) are left out of their batch, which then has fewer records. A batch without any record left is
+   * shorter or was replaced; an object that is gone or was replaced, but no other trouble with its server) are left out of their batch, which then has fewer records. A batch without any record left is
    * left out itself, with its number. Each epoch tries them again; where epochs have no end and a call finds none in as
    * many records as an epoch has, it reports the last error. Counted and listed: lade_loader_stats_get(),
    * lade_loader_skip_get(). 0: lade_loader_next() reports such a batch as an error, at each call. */

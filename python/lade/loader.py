@@ -229,7 +229,8 @@ class Loader:
     Parameters
     ----------
     source : RecordIndex, path, or sequence of paths
-        Paths are of tar files, which needs `fields`, or of files of records of one size, which needs `record_bytes`.
+        Paths, or URLs (docs/sources.md), are of tar files, which needs `fields`, or of files of records of one size, which needs
+        `record_bytes`.
         ``"train-{000000..000003}.tar"`` is four files.
     batch_size : int or None
         Records of a batch. None: as many as `batch_bytes` allows.

@@ -2,9 +2,11 @@
 """URLs where paths are taken. The server (tests/sources/servers.py) verifies signatures; boto3 judges it, and the bytes."""
 
 import errno
+import io
 import pathlib
 import subprocess
 import sys
+import tarfile
 
 import boto3
 import botocore.config
@@ -129,6 +131,22 @@ def test_into_memory(model, stage):
     into["more"] = stage.empty(1)
     with pytest.raises(RuntimeError, match="model.safetensors does not fit: missing .*more") as caught:
         lade.safetensors.load_into(into, model, pipeline=stage.pipeline)
+    assert "secret" not in str(caught.value)
+
+
+def test_data_sets(server, tmp_path):
+    with tarfile.open(tmp_path / "0.tar", "w") as shard:
+        for number in range(50):
+            for field in ("jpg", "cls"):
+                member = tarfile.TarInfo(f"{number:03}.{field}")
+                member.size = number * 7
+                shard.addfile(member, io.BytesIO(DATA[number : number * 8]))
+    loader = lade.Loader(f"{server}/{{0..0}}.tar?secret=1", 50, fields="jpg,cls", device=lade.software_device(), convert=np.asarray)
+    batch = next(loader)
+    for number in range(50):
+        assert batch["jpg"][number].tobytes() == batch["cls"][number].tobytes() == DATA[number : number * 8]
+    with pytest.raises(lade.IOError, match="/1.tar, bytes 0 to 65535, attempt 1 of 10: HTTP 404") as caught:
+        lade.RecordIndex("jpg").add_tar(f"{server}/1.tar?secret=1")
     assert "secret" not in str(caught.value)
 
 
