@@ -47,6 +47,7 @@ struct ladei_source_read {
   size_t done;             /* bytes that are there */
   ladei_source_place rest; /* of the place at hand */
   unsigned attempt;
+  bool refused;                    /* a server says that the credentials are over */
   uint64_t again_ns;               /* of the next attempt */
   ladei_source_exchange *exchange; /* NULL: none is under way */
   bool over;                       /* of a run; guarded by the client's lock */

@@ -15,13 +15,14 @@
  * it longer. Other reads go on meanwhile.
  *
  * Credentials are loaded when the first signed request needs them, again five minutes before their end, and again when
- * the server says that they are over. That is a question of milliseconds to a service nearby, and the client's thread
- * waits for it: eight seconds at worst, in which bytes wait in the sockets.
+ * the server says that they are over: by a thread of their own (renewal.h), since services may take seconds to answer. Signed
+ * reads are held while there are none that are good; other reads go on.
  *
- * I1  A read is in one place: queue, its host's `ready`, `paused`, under way (it has an exchange), or the caller's.
+ * I1  A read is in one place: queue, its host's `ready`, `paused`, `held`, under way (it has an exchange), or the caller's.
  * I2  A read is touched no more once it is completed; neither is its object, which may be closed by then.
  * I3  A read ends after options.attempts attempts at most, each of which ends options.stall_s after its last bytes.
  * I4  host->under_way counts the exchanges of its reads, at most options.requests.
+ * I5  While a read is held credentials are being loaded.
  * Locks: `lock` guards queue, `end` and `over` of reads; no call of libcurl is made under it. All else is the thread's.
  */
 #include "sources/source.h"
@@ -35,12 +36,12 @@
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/thread.h"
-#include "sources/credentials.h"
 #include "sources/exchange.h"
+#include "sources/renewal.h"
 
 enum { CONNECT_MS = 10000, STALL_S = 30, ATTEMPTS = 10, PAUSE_MS = 200, REQUESTS = 64 };
 enum { PAUSES_MOST = 50, RETRY_AFTER_MOST_S = 60 };
-enum { RENEW_S = 300, SKEW_LEAST_S = 60, POLL_MOST_MS = 60000 };
+enum { RENEW_S = 300, RENEW_PAUSE_MS = 10000, SKEW_LEAST_S = 60, POLL_MOST_MS = 60000 };
 static const uint64_t ns_of_ms = 1000000;
 
 TAILQ_HEAD(exchanges, ladei_source_exchange);
@@ -56,11 +57,15 @@ struct ladei_source_client {
   struct ladei_source_reads queue; /* begun, and not seen by the thread */
   bool end;
   SLIST_HEAD(hosts, ladei_source_host) hosts;
-  struct ladei_source_reads paused;
+  struct ladei_source_reads paused, held;
   struct exchanges under_way, idle;
   ladei_source_credentials credentials;
   unsigned credentials_number; /* of those loaded last */
-  time_t skew_s;               /* the servers' clock, ahead of this one */
+  bool credentials_over;       /* the server says so, ... */
+  lade_error refusal;          /* ... in these words */
+  uint64_t renew_ns;           /* those that are good are not loaded again before */
+  ladei_source_renewal renewal;
+  time_t skew_s; /* the servers' clock, ahead of this one */
   uint64_t random;
   _Atomic(uint64_t) retries;
 };
@@ -93,26 +98,38 @@ static time_t client_time(const ladei_source_client *client) { return time(NULL)
 
 static bool same_text(const char *a, const char *b) { return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0); }
 
-/* Loads credentials other than those that there are. LADE_ERR_IO: there are none. */
-static lade_status credentials_renew(ladei_source_client *client) {
-  ladei_source_credentials *now = &client->credentials, found;
-  LADEI_TRY(ladei_source_credentials_load(&client->curl, &client->settings, &found));
-  bool same =
-      same_text(found.key, now->key) && same_text(found.secret, now->secret) && same_text(found.token, now->token);
-  ladei_source_credentials_free(same ? &found : now);
-  if (same) return ladei_error(LADE_ERR_IO, EACCES, "the credentials are over, and there are no others");
-  *now = found;
-  client->credentials_number++;
-  return LADE_OK;
+static int64_t credentials_left_s(const ladei_source_client *client) {
+  const ladei_source_credentials *now = &client->credentials;
+  return now->until != 0 ? now->until - client_time(client) : INT64_MAX;
 }
 
-/* Before a signed request. Credentials that are still good are used where there are no others yet. */
+static bool credentials_are_good(const ladei_source_client *client) {
+  return client->credentials.key != NULL && !client->credentials_over && credentials_left_s(client) > 0;
+}
+
+/* Before a signed request. LADE_NOT_READY: it is to be held (I5). */
 static lade_status credentials_ready(ladei_source_client *client) {
-  const ladei_source_credentials *now = &client->credentials;
-  time_t left_s = now->until != 0 ? now->until - client_time(client) : RENEW_S + 1;
-  if (now->key != NULL && left_s > RENEW_S) return LADE_OK;
-  lade_status status = credentials_renew(client);
-  return status != LADE_OK && now->key != NULL && left_s > 0 ? LADE_OK : status;
+  bool good = credentials_are_good(client);
+  bool due = !good || (credentials_left_s(client) <= RENEW_S && ladei_clock_ns(CLOCK_MONOTONIC) >= client->renew_ns);
+  lade_status status = due && !client->renewal.under_way ? ladei_source_renewal_begin(&client->renewal) : LADE_OK;
+  if (good) return LADE_OK;
+  return status == LADE_OK ? LADE_NOT_READY : status;
+}
+
+/* Takes those that were found, unless they are the same. LADE_ERR_IO: so they are, and no longer good. */
+static lade_status credentials_replace(ladei_source_client *client, ladei_source_credentials *found) {
+  ladei_source_credentials *now = &client->credentials;
+  bool same =
+      same_text(found->key, now->key) && same_text(found->secret, now->secret) && same_text(found->token, now->token);
+  ladei_source_credentials_free(same ? found : now);
+  if (!same) {
+    *now = *found;
+    client->credentials_number++;
+    client->credentials_over = false;
+  }
+  return credentials_are_good(client)
+             ? LADE_OK
+             : ladei_error(LADE_ERR_IO, EACCES, "the credentials are over, and there are no others");
 }
 
 /* --- attempts ----------------------------------------------------------------------------------------------------- */
@@ -159,7 +176,6 @@ static void exchange_give(ladei_source_client *client, ladei_source_exchange *ex
 static lade_status read_send(ladei_source_client *client, ladei_source_read *read) {
   ladei_source_exchange *exchange;
   read->attempt++;
-  if (read->object->target.is_signed) LADEI_TRY(credentials_ready(client));
   LADEI_TRY(exchange_take(client, &exchange));
   read->exchange = exchange;
   exchange->credentials = client->credentials_number;
@@ -193,29 +209,34 @@ static bool skew_take(ladei_source_client *client, const ladei_source_exchange *
   return true;
 }
 
-/* LADE_NOT_READY: the cause for which a server refuses a signature is gone. */
-static lade_status signature_mend(ladei_source_client *client, const ladei_source_exchange *exchange,
-                                  lade_status status) {
-  if (skew_take(client, exchange)) return LADE_NOT_READY;
-  if (!ladei_source_exchange_says(exchange, "ExpiredToken") &&
-      !ladei_source_exchange_says(exchange, "TokenRefreshRequired"))
-    return status;
-  if (exchange->credentials != client->credentials_number) return LADE_NOT_READY;
-  return credentials_renew(client) == LADE_OK ? LADE_NOT_READY : status;
+/* A server has refused a signature, for which the record has the reason. Whether the read is again the client's. */
+static bool signature_mend(ladei_source_client *client, const ladei_source_exchange *exchange,
+                           ladei_source_read *read) {
+  if (skew_take(client, exchange)) {
+    read_again(client, read, 0);
+    return true;
+  }
+  if (read->attempt >= client->limits.attempts || (!ladei_source_exchange_says(exchange, "ExpiredToken") &&
+                                                   !ladei_source_exchange_says(exchange, "TokenRefreshRequired")))
+    return false;
+  atomic_fetch_add_explicit(&client->retries, 1, memory_order_relaxed);
+  if (exchange->credentials == client->credentials_number) {
+    client->credentials_over = true;
+    ladei_error_save(&client->refusal);
+    read->refused = true;
+  }
+  TAILQ_INSERT_TAIL(&read->object->host->ready, read, link);
+  return true;
 }
 
 static void exchange_ended(ladei_source_client *client, ladei_source_exchange *exchange, int result) {
   ladei_source_read *read = exchange->read;
-  uint32_t retry_after_s = exchange->answer.retry_after_s;
   exchange_remove(client, exchange);
   lade_status status = ladei_source_exchange_end(exchange, result);
-  if (status == LADE_ERR_IO && read->object->target.is_signed) {
-    lade_error reason;
-    ladei_error_save(&reason);
-    status = signature_mend(client, exchange, status);
-    ladei_error_restore(&reason);
-  }
+  bool mended = status == LADE_ERR_IO && read->object->target.is_signed && signature_mend(client, exchange, read);
+  uint32_t retry_after_s = exchange->answer.retry_after_s;
   exchange_give(client, exchange);
+  if (mended) return;
   if (status == LADE_NOT_READY)
     read_again(client, read, retry_after_s);
   else
@@ -286,6 +307,7 @@ static void cancelled_end(ladei_source_client *client) {
     read_cancel(read);
   }
   cancelled_end_of(&client->paused);
+  cancelled_end_of(&client->held);
   SLIST_FOREACH (host, &client->hosts, link) cancelled_end_of(&host->ready);
 }
 
@@ -301,6 +323,17 @@ static void paused_ready(ladei_source_client *client) {
   }
 }
 
+/* An attempt begins, or the read is held. */
+static void read_go(ladei_source_client *client, ladei_source_read *read) {
+  lade_status status = read->object->target.is_signed ? credentials_ready(client) : LADE_OK;
+  if (status == LADE_NOT_READY) {
+    TAILQ_INSERT_TAIL(&client->held, read, link);
+    return;
+  }
+  if (status == LADE_OK) status = read_send(client, read);
+  if (status != LADE_OK) read_complete(read, status);
+}
+
 /* Begins attempts, as many as each host may have. */
 static void ready_send(ladei_source_client *client) {
   ladei_source_host *host;
@@ -308,9 +341,38 @@ static void ready_send(ladei_source_client *client) {
   SLIST_FOREACH (host, &client->hosts, link) {
     while (host->under_way < client->limits.requests && (read = TAILQ_FIRST(&host->ready)) != NULL) {
       TAILQ_REMOVE(&host->ready, read, link);
-      lade_status status = read_send(client, read);
-      if (status != LADE_OK) read_complete(read, status);
+      read_go(client, read);
     }
+  }
+}
+
+/* Held reads end with this error; one that the server has refused, with the server's. */
+static void held_fail(ladei_source_client *client, const lade_error *error) {
+  ladei_source_read *read;
+  while ((read = TAILQ_FIRST(&client->held)) != NULL) {
+    TAILQ_REMOVE(&client->held, read, link);
+    const lade_error *reason = read->refused ? &client->refusal : error;
+    ladei_error_restore(reason);
+    read->attempt += read->refused ? 0 : 1;
+    read_complete(read, reason->status);
+  }
+}
+
+/* Credentials that were loaded meanwhile. */
+static void renewal_take(ladei_source_client *client) {
+  ladei_source_credentials found;
+  ladei_source_read *read;
+  lade_status status;
+  lade_error error;
+  if (!ladei_source_renewal_take(&client->renewal, &status, &found)) return;
+  client->renew_ns = ladei_clock_ns(CLOCK_MONOTONIC) + RENEW_PAUSE_MS * ns_of_ms;
+  if (status == LADE_OK) status = credentials_replace(client, &found);
+  ladei_error_save(&error);
+  if (!credentials_are_good(client)) held_fail(client, &error);
+  while ((read = TAILQ_FIRST(&client->held)) != NULL) {
+    TAILQ_REMOVE(&client->held, read, link);
+    read->refused = false;
+    read_ready(client, read);
   }
 }
 
@@ -342,6 +404,7 @@ static void *client_main(void *argument) {
   while (!queue_take(client)) {
     int running;
     cancelled_end(client);
+    renewal_take(client);
     paused_ready(client);
     ready_send(client);
     (void)client->curl.multi_perform(client->multi, &running);
@@ -349,7 +412,7 @@ static void *client_main(void *argument) {
     ready_send(client);
     (void)client->curl.multi_poll(client->multi, NULL, 0, pause_left_ms(client), NULL);
   }
-  assert(TAILQ_EMPTY(&client->under_way) && TAILQ_EMPTY(&client->paused));
+  assert(TAILQ_EMPTY(&client->under_way) && TAILQ_EMPTY(&client->paused) && TAILQ_EMPTY(&client->held));
   return NULL;
 }
 
@@ -450,8 +513,11 @@ static void exchanges_destroy(ladei_source_client *client) {
   }
 }
 
+static void renewal_told(void *user) { ladei_source_client_push(user); }
+
 /* Without its thread. */
 static void client_free(ladei_source_client *client) {
+  ladei_source_renewal_end(&client->renewal);
   exchanges_destroy(client);
   if (client->multi != NULL) (void)client->curl.multi_cleanup(client->multi);
   ladei_source_credentials_free(&client->credentials);
@@ -469,9 +535,12 @@ lade_status ladei_source_client_create(const ladei_source_options *options, lade
   TAILQ_INIT(&client->queue);
   SLIST_INIT(&client->hosts);
   TAILQ_INIT(&client->paused);
+  TAILQ_INIT(&client->held);
   TAILQ_INIT(&client->under_way);
   TAILQ_INIT(&client->idle);
   client->random = ladei_clock_ns(CLOCK_REALTIME);
+  client->renewal = (ladei_source_renewal){
+      .curl = &client->curl, .settings = &client->settings, .told = renewal_told, .user = client};
   client->limits = (ladei_source_options){.connect_ms = chosen(options->connect_ms, CONNECT_MS),
                                           .stall_s = chosen(options->stall_s, STALL_S),
                                           .attempts = chosen(options->attempts, ATTEMPTS),

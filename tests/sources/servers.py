@@ -221,6 +221,7 @@ class Faults(http.server.BaseHTTPRequestHandler):
             self.path = "/" + self.path.split("/", 3)[3]
         path, _, query = self.path.partition("?")
         if path == "/container" or path.startswith("/latest/"):
+            time.sleep(float(query or 0))
             return self.credentials(path)
         if path.startswith("/signed/"):
             fault = self.signature_fault()

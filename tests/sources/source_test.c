@@ -476,6 +476,62 @@ LADE_TEST(SignedSource, CredentialsOfAllPlaces) {
   fixture_close(&f);
 }
 
+/* I5: a service that takes long to answer holds up reads that need its answer alone. */
+LADE_TEST(SignedSource, CredentialsThatTakeLong) {
+  enum { READS = 5 };
+  fixture f;
+  char endpoint[128], uri[128], memory[READS][10];
+  lade_status statuses[READS];
+  ladei_source_read reads[READS];
+  if (!fixture_open(&f, "faults", NULL)) return;
+  (void)snprintf(endpoint, sizeof endpoint, "%s/signed/", f.server.url);
+  (void)snprintf(uri, sizeof uri, "%s/container?1", f.server.url); /* a second */
+  const char *slow[] = {"AWS_ENDPOINT_URL_S3",
+                        endpoint,
+                        "AWS_REGION",
+                        "eu-test-1",
+                        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+                        uri,
+                        "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+                        "of-the-container",
+                        NULL};
+  server_environment(slow);
+  ladei_source_client_destroy(f.client);
+  LADE_ASSERT_OK(ladei_source_client_create(&limits, &f.client));
+  ladei_source_object *object = object_open(&f, "s3://bucket/a"), *other = object_open(&f, "s3://bucket/a");
+  ends = 0;
+  for (size_t i = 0; i < READS; i++) {
+    reads[i] = (ladei_source_read){
+        .object = i == 0 ? other : object, .buffer = memory[i], .bytes = 10, .complete = ended, .user = &statuses[i]};
+    ladei_source_read_begin(&reads[i]);
+  }
+  LADE_EXPECT_OK(path_read(&f, "/a", 0, 100, NULL));
+  ladei_source_object_cancel(other);
+  ladei_source_client_push(f.client);
+  while (ends < 1) sched_yield();
+  LADE_EXPECT_EQ_INT(statuses[0], LADE_ERR_CANCELLED);
+  LADE_EXPECT_EQ_SIZE(server_log_count(&f.server, "/container"), 0); /* which is not over yet */
+  while (ends < READS) sched_yield();
+  for (size_t i = 1; i < READS; i++) LADE_EXPECT_EQ_INT(statuses[i], LADE_OK);
+  LADE_EXPECT_EQ_SIZE(server_log_count(&f.server, "/container"), 2); /* the first token was over */
+  ladei_source_object_close(object);
+  ladei_source_object_close(other);
+  /* A client that ends while they are loaded: the read is cancelled first. */
+  server_environment(slow);
+  ladei_source_client_destroy(f.client);
+  LADE_ASSERT_OK(ladei_source_client_create(&limits, &f.client));
+  object = object_open(&f, "s3://bucket/a");
+  ends = 0;
+  reads[0] =
+      (ladei_source_read){.object = object, .buffer = memory[0], .bytes = 10, .complete = ended, .user = &statuses[0]};
+  ladei_source_read_begin(&reads[0]);
+  ladei_source_object_cancel(object);
+  ladei_source_client_push(f.client);
+  while (ends < 1) sched_yield();
+  ladei_source_object_close(object);
+  fixture_close(&f);
+}
+
 LADE_TEST(SignedSource, ServerWithAnotherClock) {
   fixture f;
   if (!server_start(&f.server, "faults", "--skew", "-7200")) return;
