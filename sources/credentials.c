@@ -172,39 +172,49 @@ static bool instance_load(const ladei_libcurl *curl, const ladei_source_settings
 
 /* --- all places --------------------------------------------------------------------------------------------------- */
 
-static char *copy_of(const char *text) { return text != NULL ? strdup(text) : NULL; }
+static char *copy_of(const ladei_source_settings *settings, const char *name, bool *lost) {
+  return ladei_source_text_copy(ladei_source_variable(settings, name), lost);
+}
 
-static bool variables_load(const ladei_source_settings *settings, ladei_source_credentials *out) {
-  *out = (ladei_source_credentials){.key = copy_of(ladei_source_variable(settings, "AWS_ACCESS_KEY_ID")),
-                                    .secret = copy_of(ladei_source_variable(settings, "AWS_SECRET_ACCESS_KEY")),
-                                    .token = copy_of(ladei_source_variable(settings, "AWS_SESSION_TOKEN"))};
+static bool variables_load(const ladei_source_settings *settings, ladei_source_credentials *out, bool *lost) {
+  *out = (ladei_source_credentials){.key = copy_of(settings, "AWS_ACCESS_KEY_ID", lost),
+                                    .secret = copy_of(settings, "AWS_SECRET_ACCESS_KEY", lost),
+                                    .token = copy_of(settings, "AWS_SESSION_TOKEN", lost)};
   return are_usable(out);
 }
 
-static bool profile_load(const ladei_source_settings *settings, ladei_source_credentials *out) {
-  *out = (ladei_source_credentials){.key = ladei_source_profile_value(settings, "aws_access_key_id"),
-                                    .secret = ladei_source_profile_value(settings, "aws_secret_access_key"),
-                                    .token = ladei_source_profile_value(settings, "aws_session_token")};
+static bool profile_load(const ladei_source_settings *settings, ladei_source_credentials *out, bool *lost) {
+  *out = (ladei_source_credentials){.key = ladei_source_profile_value(settings, "aws_access_key_id", lost),
+                                    .secret = ladei_source_profile_value(settings, "aws_secret_access_key", lost),
+                                    .token = ladei_source_profile_value(settings, "aws_session_token", lost)};
   return are_usable(out);
 }
 
+static bool services_load(const ladei_libcurl *curl, const ladei_source_settings *settings,
+                          ladei_source_credentials *out, bool *lost) {
+  reply *r = malloc(sizeof *r);
+  *lost = *lost || r == NULL;
+  if (r == NULL) return false;
+  bool good = container_load(curl, settings, r, out) || instance_load(curl, settings, r, out);
+  explicit_bzero(r, sizeof *r);
+  free(r);
+  return good;
+}
+
+/* Without memory for those of one place none of the next are taken: they may be another's. */
 lade_status ladei_source_credentials_load(const ladei_libcurl *curl, const ladei_source_settings *settings,
                                           ladei_source_credentials *out) {
   ladei_source_credentials found = {.key = NULL};
-  bool good = variables_load(settings, &found);
+  bool lost = false, good = variables_load(settings, &found, &lost);
   if (!good) ladei_source_credentials_free(&found);
-  if (!good && !(good = profile_load(settings, &found))) ladei_source_credentials_free(&found);
-  if (!good) {
-    reply *r = malloc(sizeof *r);
-    if (r == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for credentials");
-    good = container_load(curl, settings, r, &found) || instance_load(curl, settings, r, &found);
-    explicit_bzero(r, sizeof *r);
-    free(r);
-  }
-  if (good) {
+  if (!good && !lost && !(good = profile_load(settings, &found, &lost))) ladei_source_credentials_free(&found);
+  if (!good && !lost) good = services_load(curl, settings, &found, &lost);
+  if (good && !lost) {
     *out = found;
     return LADE_OK;
   }
+  ladei_source_credentials_free(&found);
+  if (lost) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for credentials");
   return ladei_error(
       LADE_ERR_IO, EACCES,
       "no credentials that can be used: expected AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, those of the "

@@ -16,7 +16,7 @@
 #include "sources/settings.h"
 #include "sources/sign.h"
 
-/* LADE_ERR_IO, with EACCES: no place has credentials that can be used. Waits for up to eight seconds: four questions. */
+/* LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_IO, with EACCES: no place has credentials that can be used. Waits for up to eight seconds: four questions. */
 lade_status ladei_source_credentials_load(const ladei_libcurl *curl, const ladei_source_settings *settings,
                                           ladei_source_credentials *out);
 void ladei_source_credentials_free(ladei_source_credentials *credentials);

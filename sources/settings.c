@@ -91,56 +91,65 @@ ladei_source_span ladei_source_profile_find(const char *text, const char *sectio
   return (ladei_source_span){text, 0};
 }
 
-static char *file_text(const char *path) {
+char *ladei_source_text_copy(const char *text, bool *lost) {
+  char *copy = text != NULL ? strdup(text) : NULL;
+  *lost = *lost || (text != NULL && copy == NULL);
+  return copy;
+}
+
+/* NULL: there is no such file, or *lost. */
+static char *file_text(const char *path, bool *lost) {
   FILE *file = fopen(path, "re");
   char *text = file != NULL ? malloc(PROFILE_FILE_MOST) : NULL;
+  *lost = *lost || (text == NULL && (file != NULL || errno == ENOMEM));
   if (text != NULL) text[fread(text, 1, PROFILE_FILE_MOST - 1, file)] = '\0';
   if (file != NULL) (void)fclose(file);
   return text;
 }
 
-static char *file_value(const ladei_source_settings *settings, const char *path, const char *key) {
+static char *file_value(const ladei_source_settings *settings, const char *path, const char *key, bool *lost) {
   const char *profile = either(ladei_source_variable(settings, "AWS_PROFILE"), "default");
-  char *text = file_text(path);
+  char *text = file_text(path, lost);
   ladei_source_span found = text != NULL ? ladei_source_profile_find(text, profile, key) : (ladei_source_span){NULL, 0};
   char *value = found.bytes > 0 ? strndup(found.at, found.bytes) : NULL;
+  *lost = *lost || (found.bytes > 0 && value == NULL);
   if (text != NULL) explicit_bzero(text, strlen(text));
   free(text);
   return value;
 }
 
-char *ladei_source_profile_value(const ladei_source_settings *settings, const char *key) {
+char *ladei_source_profile_value(const ladei_source_settings *settings, const char *key, bool *lost) {
   static const char *const files[][2] = {{"AWS_SHARED_CREDENTIALS_FILE", "credentials"}, {"AWS_CONFIG_FILE", "config"}};
   char *value = NULL, home[4096];
-  for (size_t i = 0; i < 2 && value == NULL; i++) {
+  for (size_t i = 0; i < 2 && value == NULL && !*lost; i++) {
     const char *path = ladei_source_variable(settings, files[i][0]);
     (void)snprintf(home, sizeof home, "%s/.aws/%s", either(ladei_source_variable(settings, "HOME"), ""), files[i][1]);
-    value = file_value(settings, either(path, home), key);
+    value = file_value(settings, either(path, home), key, lost);
   }
   return value;
 }
 
 /* --- all of them -------------------------------------------------------------------------------------------------- */
 
-static char *value_of(const ladei_source_settings *settings, const char *first, const char *second, const char *key) {
+static char *value_of(const ladei_source_settings *settings, const char *first, const char *second, const char *key,
+                      bool *lost) {
   const char *variable = either(ladei_source_variable(settings, first), ladei_source_variable(settings, second));
-  return variable != NULL ? strdup(variable) : ladei_source_profile_value(settings, key);
+  return variable != NULL ? ladei_source_text_copy(variable, lost) : ladei_source_profile_value(settings, key, lost);
 }
 
 lade_status ladei_source_settings_read(ladei_source_settings *out) {
-  bool memory = true;
+  bool lost = false;
   *out = (ladei_source_settings){.region = NULL};
   for (size_t i = 0; i < LADEI_SOURCE_VARIABLES; i++) {
     const char *value = getenv(names[i]);
     if (value == NULL || value[0] == '\0') continue;
-    out->variables[i] = strdup(value);
-    memory = memory && out->variables[i] != NULL;
+    out->variables[i] = ladei_source_text_copy(value, &lost);
   }
-  out->endpoint = value_of(out, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "endpoint_url");
-  out->ca_file = value_of(out, "AWS_CA_BUNDLE", "AWS_CA_BUNDLE", "ca_bundle");
-  out->region = value_of(out, "AWS_REGION", "AWS_DEFAULT_REGION", "region");
-  if (out->region == NULL) out->region = strdup("us-east-1");
-  if (memory && out->region != NULL) return LADE_OK;
+  out->endpoint = value_of(out, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "endpoint_url", &lost);
+  out->ca_file = value_of(out, "AWS_CA_BUNDLE", "AWS_CA_BUNDLE", "ca_bundle", &lost);
+  out->region = value_of(out, "AWS_REGION", "AWS_DEFAULT_REGION", "region", &lost);
+  if (out->region == NULL) out->region = ladei_source_text_copy("us-east-1", &lost);
+  if (!lost) return LADE_OK;
   ladei_source_settings_free(out);
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for the settings of URLs");
 }

@@ -31,8 +31,11 @@ void ladei_source_settings_free(ladei_source_settings *settings);
 const char *ladei_source_variable(const ladei_source_settings *settings, const char *name);
 
 /* A value of the profile, from its file of credentials if it is there, else from the other one: the caller's to free.
- * NULL: neither has it, or there is no memory. */
-char *ladei_source_profile_value(const ladei_source_settings *settings, const char *key);
+ * NULL: neither has it; or, with *lost, there is no memory to find out. */
+char *ladei_source_profile_value(const ladei_source_settings *settings, const char *key, bool *lost);
+
+/* The caller's to free; NULL of NULL, and, with *lost, where there is no memory. */
+char *ladei_source_text_copy(const char *text, bool *lost);
 
 /* The value of `key` in [section] of a file's text; no bytes: there is none. Indented lines belong to the line above,
  * and are left out. */
