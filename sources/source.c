@@ -151,6 +151,10 @@ static uint64_t pause_ns(ladei_source_client *client, const ladei_source_read *r
 /* The record has the reason. */
 static void read_again(ladei_source_client *client, ladei_source_read *read, uint32_t retry_after_s) {
   if (read->attempt >= client->limits.attempts) {
+    lade_error reason;
+    ladei_error_save(&reason);
+    reason.status = LADE_ERR_IO; /* it was LADE_NOT_READY */
+    ladei_error_restore(&reason);
     read_complete(read, LADE_ERR_IO);
     return;
   }

@@ -348,6 +348,11 @@ typedef struct lade_pipeline_options {
    * lade chooses `readers` and `window_bytes`. 0: 1. */
   uint32_t local_ranks;
   int32_t load_cache; /**< lade_load_cache; 0: chosen by lade. */
+  /** Experimental: limits of requests for URLs. Until a connection is there; 0: 10 s. At most an hour. */
+  uint32_t url_connect_ms;
+  uint32_t url_stall_s;  /**< With less than a KiB a second; 0: 30. At most a day. */
+  uint32_t url_attempts; /**< For each range; 0: 10. At most 1000. */
+  uint32_t url_requests; /**< Under way to one host at once; 0: 64. At most 1024. */
 } lade_pipeline_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */

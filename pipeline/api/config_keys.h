@@ -5,6 +5,14 @@
 
 #include "base/config.h"
 
+/* The most that options may say. */
+enum {
+  LADEI_PIPE_URL_CONNECT_MOST_MS = 3600000,
+  LADEI_PIPE_URL_STALL_MOST_S = 86400,
+  LADEI_PIPE_URL_ATTEMPTS_MOST = 1000,
+  LADEI_PIPE_URL_REQUESTS_MOST = 1024,
+};
+
 /* Of lade_pipeline_options. */
 extern const ladei_settings_table ladei_pipe_keys;
 

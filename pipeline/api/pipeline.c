@@ -24,6 +24,7 @@
 #include "base/living.h"
 #include "base/options.h"
 #include "base/size.h"
+#include "pipeline/api/config_keys.h"
 #include "pipeline/api/ticket.h"
 #include "pipeline/drivers/drivers.h"
 #include "pipeline/drivers/execute.h"
@@ -46,6 +47,14 @@ static lade_status options_check(const lade_pipeline_options *options) {
   if (status == LADE_OK) status = option_most_check("options.depth", options->depth, MAX_DEPTH);
   if (status == LADE_OK)
     status = option_most_check("options.timeline_events", options->timeline_events, LADEI_PIPE_TIMELINE_MOST_EVENTS);
+  if (status == LADE_OK)
+    status = option_most_check("options.url_connect_ms", options->url_connect_ms, LADEI_PIPE_URL_CONNECT_MOST_MS);
+  if (status == LADE_OK)
+    status = option_most_check("options.url_stall_s", options->url_stall_s, LADEI_PIPE_URL_STALL_MOST_S);
+  if (status == LADE_OK)
+    status = option_most_check("options.url_attempts", options->url_attempts, LADEI_PIPE_URL_ATTEMPTS_MOST);
+  if (status == LADE_OK)
+    status = option_most_check("options.url_requests", options->url_requests, LADEI_PIPE_URL_REQUESTS_MOST);
   if (status != LADE_OK) return status;
   if (options->no_wait != 0 && options->no_wait != 1)
     return ladei_error_argument("lade_pipeline_create", "options.no_wait", "0 or 1", "%d", options->no_wait);
@@ -333,6 +342,10 @@ static lade_status pipeline_build(lade_pipeline *pipeline) {
     ladei_pipe_storage_open(
         &pipeline->storage, pipeline->driver->threads ? (lade_storage)pipeline->options.storage : LADE_STORAGE_PREAD,
         pipeline->runtime->software_device != NULL, 2 * pipeline->options.depth, 2 * pipeline->options.depth);
+    pipeline->storage.url_limits = (ladei_source_options){.connect_ms = pipeline->options.url_connect_ms,
+                                                          .stall_s = pipeline->options.url_stall_s,
+                                                          .attempts = pipeline->options.url_attempts,
+                                                          .requests = pipeline->options.url_requests};
     pipeline->numa_node = -1;
     if (pipeline->driver->threads)
       pipeline->numa_node = ladei_pinned_ring_place(pipeline->pool, pipeline->options.device, &pipeline->topology);

@@ -141,6 +141,7 @@ struct ladei_pipe_storage {
   struct ladei_pipe_cufile *cufile;        /* NULL: not asked for, or not to be had */
   void *engine_self;
   _Atomic(ladei_source_client *) sources; /* NULL: no URL was opened yet */
+  ladei_source_options url_limits;        /* of `sources`; zero after the opening */
   lade_error refusal;                     /* why there is none though it was asked for; status LADE_OK: it was not */
   _Atomic(unsigned) in_flight;            /* requests submitted and not reaped */
   unsigned descriptors_most; /* of sources; those by path beyond are late, and have no second one for O_DIRECT */

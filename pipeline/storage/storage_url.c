@@ -3,10 +3,9 @@
 #include "pipeline/storage/storage_url.h"
 
 static lade_status client_get(ladei_pipe_storage *storage, ladei_source_client **out) {
-  static const ladei_source_options choices = {.attempts = 0};
   ladei_source_client *mine, *there = atomic_load(&storage->sources);
   if (there == NULL) {
-    lade_status status = ladei_source_client_create(&choices, &mine);
+    lade_status status = ladei_source_client_create(&storage->url_limits, &mine);
     if (status != LADE_OK) return status;
     if (atomic_compare_exchange_strong(&storage->sources, &there, mine))
       there = mine;

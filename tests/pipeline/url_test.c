@@ -23,18 +23,27 @@ typedef struct remote {
   char url[600];
 } remote;
 
-static bool remote_open_with(remote *r, const char *runtime, const char *kind, uint32_t depth, uint32_t readers) {
+static bool remote_open_by(remote *r, const char *runtime, const char *kind, const lade_pipeline_options *options) {
+  if (!server_start(&r->server, kind, NULL, NULL)) return false;
+  server_file(&r->server, "a", BYTES, SEED);
+  server_environment(NULL);
+  if (fixture_open(&r->f, runtime, BYTES, options)) return true;
+  server_stop(&r->server);
+  return false;
+}
+
+static lade_pipeline_options options_of(uint32_t depth, uint32_t readers) {
   lade_pipeline_options options;
   fixture_options(&options);
   options.chunk_bytes = CHUNK;
   options.readers = readers;
   options.depth = depth;
-  if (!server_start(&r->server, kind, NULL, NULL)) return false;
-  server_file(&r->server, "a", BYTES, SEED);
-  server_environment(NULL);
-  if (fixture_open(&r->f, runtime, BYTES, &options)) return true;
-  server_stop(&r->server);
-  return false;
+  return options;
+}
+
+static bool remote_open_with(remote *r, const char *runtime, const char *kind, uint32_t depth, uint32_t readers) {
+  const lade_pipeline_options options = options_of(depth, readers);
+  return remote_open_by(r, runtime, kind, &options);
 }
 
 static bool remote_open(remote *r, const char *runtime, const char *kind, uint32_t depth) {
@@ -76,6 +85,22 @@ LADE_TEST(Url, BlocksBoundWhatIsUnderWay) {
   LADE_EXPECT_LE_UINT(fixture_info(&r.f).blocks_peak, DEPTH);
   LADE_EXPECT(server_log_has(&r.server, "most 5")); /* half of the blocks, except two for others */
   LADE_EXPECT(!server_log_has(&r.server, "most 6"));
+  remote_close(&r);
+}
+
+/* The options' limits reach the client. */
+LADE_TEST(Url, Limits) {
+  remote r;
+  lade_pipeline_options options = options_of(12, READERS);
+  options.url_stall_s = 1;
+  options.url_attempts = 2;
+  options.url_requests = 3;
+  if (!remote_open_by(&r, "cpu", "faults", &options)) return;
+  LADE_EXPECT_OK(fixture_move(&r.f, LADE_TO_DEVICE, endpoint(&r, "/a?delay=0.02", 0), BYTES));
+  LADE_EXPECT(server_log_has(&r.server, "most 3"));
+  LADE_EXPECT(!server_log_has(&r.server, "most 4"));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, fixture_move(&r.f, LADE_TO_DEVICE, endpoint(&r, "/a?fault=stall", 0), 100));
+  LADE_EXPECT(strstr(lade_last_error()->text, "attempt 2 of 2: Operation too slow") != NULL);
   remote_close(&r);
 }
 

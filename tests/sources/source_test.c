@@ -251,6 +251,7 @@ LADE_TEST(Source, NoServer) {
   expect_words("attempt 3 of 3: Could not resolve host");
   LADE_EXPECT_STATUS(LADE_ERR_IO, path_read(&f, "http://127.0.0.1:1/a", 0, 10, NULL));
   expect_words("attempt 3 of 3: Failed to connect");
+  LADE_EXPECT_EQ_INT(lade_last_error()->status, LADE_ERR_IO);
   fixture_close(&f);
 }
 

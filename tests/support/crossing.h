@@ -27,7 +27,7 @@
 #include "lade/status.h"
 #include "tests/support/random.h"
 
-enum { SUPPORT_OPTION_VALUES = 8, SUPPORT_CROSSED_OPTIONS = 25 };
+enum { SUPPORT_OPTION_VALUES = 8, SUPPORT_CROSSED_OPTIONS = 32 };
 
 typedef struct support_option {
   const char *name;     /* as messages have it */
