@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""lade in PyTorch 2.8 to 2.15: pinned memory, device memory, checkpoints.
+"""lade in PyTorch 2.8 to 2.15: pinned memory, device memory, checkpoints, offloading.
 
 ``install_pinned()`` lets lade serve every pinned allocation of PyTorch: ``tensor.pin_memory()``,
 ``torch.empty(pin_memory=True)``, ``DataLoader(pin_memory=True)``, and what copies with ``non_blocking=True`` record.
 ``install_device()`` makes lade the allocator of device memory; ``mempool_allocator()`` gives one for a ``torch.cuda.MemPool``.
-``load()`` reads a checkpoint.
+``load()`` reads a checkpoint, ``offload()`` lets a module run that is larger than the device's memory.
 
 Each minor version of PyTorch has a native part of its own in this package. Other versions are refused by name, and so is
 what a version cannot do; nothing is installed then.
@@ -41,6 +41,7 @@ __all__ = [
     "load",
     "load_file",
     "mempool_allocator",
+    "offload",
     "pinned",
     "pinned_is_installed",
     "pinned_pool",
@@ -535,6 +536,57 @@ class SleepPool(lade.SleepPool):
         """As lade.SleepPool.close(), for tensors."""
         super().close()
         self._mem_pools.clear()
+
+
+def offload(
+    module: Any,
+    *,
+    resident_bytes: int,
+    ahead: int = 1,
+    layers: Any = None,
+    device: Any = None,
+    pool: lade.PinnedPool | None = None,
+) -> Any:
+    """Let a module run whose parameters are more than the device's memory: layers wait in pinned memory, and are fetched ahead.
+
+    What fits stays on the device. The other layers share as much memory as ``ahead + 1`` of them, and each has the same addresses whenever it
+    runs: CUDA graphs may be captured. Where all fits, the module is as after ``module.to(device)``. See docs/offload.md.
+
+    ``torch.compile()`` comes after it, without ``fullgraph=True``. Gradients of or through layers that are fetched are refused.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        On the host, or on a GPU; it is changed in place. Its own forward is called, or those of the layers.
+    resident_bytes : int
+        Device memory that parameters and buffers may take, all together.
+    ahead : int
+        How many layers are fetched while one runs, at most: 1 to 64.
+    layers : iterable of torch.nn.Module, optional
+        Submodules that are each called as a whole. Default: the entries of the outermost ``nn.ModuleList`` and ``nn.Sequential``. What they
+        share, and what is in none of them, stays on the device, as all buffers do.
+    device : int or str or torch.device or lade.Device, optional
+        Default: PyTorch's current GPU. ``lade.software_device()`` needs none.
+    pool : lade.PinnedPool, optional
+        Where layers wait, each in a block of its size. Default: a new pool.
+
+    Returns
+    -------
+    lade.torch.offloading.Offload
+        To ``close()`` when the module is used otherwise.
+
+    Raises
+    ------
+    lade.InvalidArgumentError
+        Also for too few bytes; the text says how many are needed.
+    lade.UnsupportedError
+        A parameter that is not plain, a module that was compiled before.
+    lade.LimitError, lade.OutOfPinnedMemoryError, torch.OutOfMemoryError
+        There is too little memory; the module is as it was.
+    """
+    from lade.torch.offloading import Offload  # it brings in torch.compiler
+
+    return Offload(module, resident_bytes=resident_bytes, ahead=ahead, layers=layers, device=device, pool=pool)
 
 
 def device_stats(device: Any = None) -> dict[str, int]:
