@@ -363,6 +363,8 @@ void ladei_device_block_hand_out_whole(ladei_device_heap *heap, ladei_device_blo
   ladei_device_gauges_raise(counters, LADEI_DEVICE_REQUESTED_BYTES, small, requested);
   block->oversize_counted = size >= heap->settings.max_split_bytes;
   if (block->oversize_counted) ladei_device_gauge_raise(&counters->oversize_allocations, 1);
+  ladei_device_private_pool *owner = block->segment->pool->private_pool;
+  if (owner != NULL) ladei_device_gauge_raise(&owner->allocated_bytes, size);
   if (heap->listener != NULL) heap->listener->block_alloc(heap, block);
 }
 
@@ -407,6 +409,8 @@ void ladei_device_block_free_begin(ladei_device_heap *heap, ladei_device_block *
   ladei_device_gauges_lower(&heap->counters, LADEI_DEVICE_ALLOCATED_BYTES, small, block->size);
   if (block->oversize_counted) ladei_device_gauge_lower(&heap->counters.oversize_allocations, 1);
   block->oversize_counted = false;
+  ladei_device_private_pool *owner = segment->pool->private_pool;
+  if (owner != NULL) ladei_device_gauge_lower(&owner->allocated_bytes, block->size);
   if (heap->listener != NULL) heap->listener->block_free(heap, block);
 }
 

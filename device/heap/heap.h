@@ -48,7 +48,7 @@
  * I9  inactive_split sums the FREE blocks of plain segments that have a neighbour.
  * I10 all = small_pool + large_pool for current, allocated and freed of every gauge.
  * I11 A private pool's segment_count is the number of its segments, of both kinds; its reserved_bytes are theirs as in
- *     I7.
+ *     I7, its allocated_bytes those of its blocks as in I8.
  * I12 `leaves` has room for the leaves of all sets of all pools with each block in one that `starts` has room for. So
  *     what makes a block FREE or a HOLE needs no memory.
  * ladei_device_allocator_check recounts all: they hold whenever the lock is free, also while driver calls are in

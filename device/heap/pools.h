@@ -28,17 +28,18 @@ typedef struct ladei_device_private_pool {
   lade_device_pool_id id;
   uint64_t use_count; /* creation, captures, scopes, retains, less releases; at 0 its memory goes at the next flush */
   uint64_t segment_count;
-  ladei_device_gauge reserved_bytes; /* of its segments */
-  uint64_t visitors;                 /* threads that hold the pool while the lock is dropped, and graphs */
-  atomic_size_t launching;           /* calls under way that queue work of graphs on its memory (native/suspend.c) */
-  uint32_t capture;                  /* number of the last capture into it */
-  atomic_bool capturing;             /* a capture into it is under way; written under the lock */
-  bool has_tree;                     /* a graph tree has it to itself, ... */
-  _Atomic(uint64_t) tree_thread;     /* ... and this thread is in a call of the tree's; 0: none */
-  uint64_t scope_count;              /* open scopes that lead to it */
-  uint64_t served;                   /* requests that routes have led here, each search of one counted */
-  uint32_t flags;                    /* lade_device_pool_flag; constant, as the next one */
-  lade_device_plugin provider;       /* of its segments, if alloc is not NULL */
+  ladei_device_gauge reserved_bytes;  /* of its segments */
+  ladei_device_gauge allocated_bytes; /* of its blocks */
+  uint64_t visitors;                  /* threads that hold the pool while the lock is dropped, and graphs */
+  atomic_size_t launching;            /* calls under way that queue work of graphs on its memory (native/suspend.c) */
+  uint32_t capture;                   /* number of the last capture into it */
+  atomic_bool capturing;              /* a capture into it is under way; written under the lock */
+  bool has_tree;                      /* a graph tree has it to itself, ... */
+  _Atomic(uint64_t) tree_thread;      /* ... and this thread is in a call of the tree's; 0: none */
+  uint64_t scope_count;               /* open scopes that lead to it */
+  uint64_t served;                    /* requests that routes have led here, each search of one counted */
+  uint32_t flags;                     /* lade_device_pool_flag; constant, as the next one */
+  lade_device_plugin provider;        /* of its segments, if alloc is not NULL */
   struct ladei_device_suspension *suspension; /* its memory is away, or on its way; NULL: it is there */
   ladei_device_block_pool small_pool;
   ladei_device_block_pool large_pool;

@@ -28,7 +28,8 @@ typedef struct heap_recount {
   size_t notes;
   size_t waiting;
   uint64_t held_bytes;
-  const char *broken; /* the invariant, NULL while all is well */
+  uint64_t private_bytes; /* handed out from private pools */
+  const char *broken;     /* the invariant, NULL while all is well */
 } heap_recount;
 
 static void expect(heap_recount *r, bool holds, const char *invariant) {
@@ -127,6 +128,7 @@ static void block_recount_active(heap_recount *r, const ladei_device_block *bloc
     r->waiting++;
     return;
   }
+  if (pool != NULL) r->private_bytes += block->size;
   gauges_add(&r->sums.allocation, small, 1);
   gauges_add(&r->sums.allocated_bytes, small, block->size);
   r->sums.oversize_allocations.current += block->oversize_counted;
@@ -231,6 +233,7 @@ static void private_pool_recount(heap_recount *r, const ladei_device_private_poo
   if (pool->suspension != NULL) r->held_bytes += ladei_device_suspension_held(pool->suspension); /* Z2 */
   expect(r, segments == pool->segment_count, "I11 segments of a private pool");
   expect(r, reserved == pool->reserved_bytes.current, "I11 reserved bytes of a private pool");
+  r->private_bytes -= pool->allocated_bytes.current;
 }
 
 static void pools_recount(heap_recount *r, const lade_device_allocator *allocator) {
@@ -242,6 +245,7 @@ static void pools_recount(heap_recount *r, const lade_device_allocator *allocato
   for (const ladei_device_private_pool *pool = r->heap->private_pools; pool != NULL; pool = pool->next, pools += 2)
     private_pool_recount(r, pool, &free_total, &hole_total);
   private_pool_recount(r, &allocator->caching.uncached, &free_total, &hole_total);
+  expect(r, r->private_bytes == 0, "I11 allocated bytes of private pools");
   expect(r, pools + 2 == r->heap->pool_count, "I12 pools");
   expect(r, ladei_device_heap_leaves_most(r->heap, r->heap->starts.room) <= r->heap->leaves.capacity,
          "I12 room for leaves");

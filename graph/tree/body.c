@@ -105,12 +105,10 @@ static bool ranges_reserve(ladei_tree_context *context, size_t more) {
 
 static uint64_t block_bytes(uint64_t bytes) { return (bytes + 511) & ~(uint64_t)511; }
 
-static void alone_add(ladei_tree_context *context, uint64_t address, uint64_t bytes) {
+static void range_add(ladei_tree_context *context, uint64_t address, uint64_t bytes) {
   if (context->shown.stage == LADE_GRAPH_STAGE_EAGER) return;
   assert(context->range_count < context->range_capacity);
   context->ranges[context->range_count++] = (lade_device_range){(void *)(uintptr_t)address, block_bytes(bytes)};
-  context->alone_bytes += block_bytes(bytes);
-  if (context->alone_bytes > context->alone_peak) context->alone_peak = context->alone_bytes;
 }
 
 static lade_device_allocator *memory_of(const ladei_tree_context *context) {
@@ -118,25 +116,19 @@ static lade_device_allocator *memory_of(const ladei_tree_context *context) {
   return context->shown.stage == LADE_GRAPH_STAGE_EAGER ? tree->outside : tree->allocator;
 }
 
-/* Notes a local as freed, also one that the body freed with lade_device_free(). */
-static void local_lose(ladei_tree_context *context, ladei_tree_local *local) {
-  local->freed = true;
-  context->alone_bytes -= context->shown.stage == LADE_GRAPH_STAGE_EAGER ? 0 : block_bytes(local->bytes);
-}
-
 static void local_add(ladei_tree_context *context, uint64_t address, uint64_t bytes, bool adopted) {
   ladei_tree_local *former = local_find(context, address);
-  if (former != NULL) local_lose(context, former); /* the body has freed it: its block is handed out again */
+  if (former != NULL) former->freed = true; /* the body has freed it: its block is handed out again */
   assert(context->local_count < context->local_capacity);
   uint32_t index = (uint32_t)context->local_count++;
   context->locals[index] = (ladei_tree_local){.address = address, .bytes = bytes, .adopted = adopted};
   table_put(context, index);
-  alone_add(context, address, bytes);
+  range_add(context, address, bytes);
 }
 
 static void local_free(ladei_tree_context *context, ladei_tree_local *local) {
   (void)ladei_device_free_kept(memory_of(context), (void *)(uintptr_t)local->address);
-  local_lose(context, local);
+  local->freed = true;
 }
 
 void ladei_tree_context_free_locals(ladei_tree_context *context) {
@@ -191,7 +183,7 @@ lade_status ladei_tree_context_inputs(ladei_tree_context *context) {
         lade_device_alloc(run->tree->allocator, run->call.inputs[i].bytes, context->shown.stream, &block);
     if (status != LADE_OK) return ladei_error_prefix(status, "lade_graph_tree_run: memory for input %zu: ", i);
     context->inputs[i].address = context->inputs[i].block = (uint64_t)(uintptr_t)block;
-    alone_add(context, context->inputs[i].block, run->call.inputs[i].bytes);
+    range_add(context, context->inputs[i].block, run->call.inputs[i].bytes);
   }
   return LADE_OK;
 }
@@ -254,7 +246,6 @@ static void input_block_free(ladei_tree_context *context, size_t index) {
   if (own->block == 0) return;
   ladei_tree_block_free(context->run->tree, own->block);
   own->block = 0;
-  context->alone_bytes -= block_bytes(context->run->call.inputs[index].bytes);
 }
 
 lade_status lade_graph_input_drop(lade_graph_context *shown, size_t index) {
@@ -653,7 +644,7 @@ static lade_status block_gone(ladei_tree_context *context, uint64_t address) {
 static lade_status local_gone(ladei_tree_context *context, uint64_t address) {
   ladei_tree_local *local = local_find(context, address);
   if (local != NULL && !local->is_output) {
-    local_lose(context, local);
+    local->freed = true;
     return LADE_OK;
   }
   if (local != NULL) local->freed = true;

@@ -179,12 +179,20 @@ uint64_t ladei_tree_pool_peak(lade_graph_tree *tree) {
   return peak;
 }
 
-uint64_t ladei_tree_pool_served(lade_graph_tree *tree) {
+void ladei_tree_pool_use_begin(lade_graph_tree *tree, ladei_tree_pool_use *use) {
+  ladei_lock_acquire(&tree->allocator->lock);
+  ladei_device_private_pool *pool = ladei_device_private_pool_find(&tree->allocator->heap, tree->pool);
+  assert(pool != NULL && pool->has_tree);
+  ladei_device_gauge_reset_peak(&pool->allocated_bytes);
+  *use = (ladei_tree_pool_use){.served = pool->served, .bytes = pool->allocated_bytes.current};
+  ladei_lock_release(&tree->allocator->lock);
+}
+
+void ladei_tree_pool_use_end(lade_graph_tree *tree, ladei_tree_pool_use *use) {
   ladei_lock_acquire(&tree->allocator->lock);
   const ladei_device_private_pool *pool = ladei_device_private_pool_find(&tree->allocator->heap, tree->pool);
-  uint64_t served = pool == NULL ? 0 : pool->served;
+  *use = (ladei_tree_pool_use){pool->served - use->served, pool->allocated_bytes.peak - use->bytes};
   ladei_lock_release(&tree->allocator->lock);
-  return served;
 }
 
 bool ladei_tree_block_at(lade_device_allocator *allocator, uint64_t address, lade_device_range *out) {

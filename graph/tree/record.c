@@ -207,7 +207,7 @@ static ladei_tree_node *node_make(ladei_tree_run *run, const ladei_tree_context 
   node_inputs_fill(run, context, node);
   node_outputs_fill(run, node);
   node->hash = ladei_tree_hash(&run->tree->core, &run->call);
-  node->alone_bytes = context->alone_peak;
+  node->alone_bytes = context->pool_use.bytes;
   return node;
 }
 
@@ -271,15 +271,14 @@ static lade_status no_memory(void) {
 
 /* Builds a node of the captured graph, and gives it the graph. */
 static lade_status node_build(ladei_tree_run *run, ladei_tree_context *context, ladei_tree_native *native,
-                              uint64_t served, const liveness *live, const ladei_tree_positions *dead_before,
-                              ladei_tree_node **out) {
+                              const liveness *live, const ladei_tree_positions *dead_before, ladei_tree_node **out) {
   uint64_t driver_bytes = 0;
   lade_status status = instantiate(run, native, &driver_bytes);
   if (status != LADE_OK)
     return ladei_error_prefix(status, "%s: the graph of function %s: ", call_name, run->function->name);
   ladei_tree_context_settle(context);
   ladei_tree_node *node = node_make(run, context, live, dead_before);
-  if (node == NULL || !node_ranges_take(run, context, node, context->range_count == served)) {
+  if (node == NULL || !node_ranges_take(run, context, node, context->range_count == context->pool_use.served)) {
     if (node != NULL) ladei_tree_node_free(node);
     return no_memory();
   }
@@ -346,10 +345,10 @@ static lade_status record_run(ladei_tree_run *run, ladei_tree_group *group) {
   lade_status status = ladei_tree_context_open(&context, run, LADE_GRAPH_STAGE_RECORD, tree->stream.handle);
   if (status == LADE_OK && !room) status = no_memory();
   if (status == LADE_OK) {
-    uint64_t served = ladei_tree_pool_served(tree);
+    ladei_tree_pool_use_begin(tree, &context.pool_use);
     status = record_body(run, &context, native);
-    served = ladei_tree_pool_served(tree) - served;
-    if (status == LADE_OK) status = node_build(run, &context, native, served, &live, &dead_before, &node);
+    ladei_tree_pool_use_end(tree, &context.pool_use);
+    if (status == LADE_OK) status = node_build(run, &context, native, &live, &dead_before, &node);
   }
   if (node == NULL) ladei_tree_native_drop(tree, native);
   free(dead_before.list);

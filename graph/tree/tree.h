@@ -258,6 +258,10 @@ typedef struct ladei_tree_body_input {
   bool given_up; /* its take is done */
 } ladei_tree_body_input;
 
+typedef struct ladei_tree_pool_use {
+  uint64_t served, bytes;
+} ladei_tree_pool_use;
+
 typedef struct ladei_tree_context {
   lade_graph_context shown; /* first: the body's calls come back with its address */
   ladei_tree_run *run;
@@ -270,8 +274,8 @@ typedef struct ladei_tree_context {
   ladei_sort_key *by_address; /* of the inputs, after a search among many: body.c, input_find() */
   ladei_sort_key *older;      /* of the path's memories, after a search among many: body.c, older_order() */
   size_t older_count;
-  uint64_t alone_bytes, alone_peak;
-  lade_device_range *ranges; /* of the pool: those handed out so far */
+  ladei_tree_pool_use pool_use; /* of a recording: between the capture's begin and end */
+  lade_device_range *ranges;    /* of the pool: those handed out so far */
   size_t range_count, range_capacity;
 } ladei_tree_context;
 
@@ -352,8 +356,9 @@ typedef struct ladei_tree_blocks {
 lade_status ladei_tree_pool_read(lade_graph_tree *tree, ladei_tree_blocks *out);
 /* The most bytes that the pool held from the driver. */
 uint64_t ladei_tree_pool_peak(lade_graph_tree *tree);
-/* Number of requests routed to the pool so far. */
-uint64_t ladei_tree_pool_served(lade_graph_tree *tree);
+/* Between them: the requests routed to the pool, and the most bytes handed out from it beyond those at the begin. */
+void ladei_tree_pool_use_begin(lade_graph_tree *tree, ladei_tree_pool_use *use);
+void ladei_tree_pool_use_end(lade_graph_tree *tree, ladei_tree_pool_use *use);
 /* Whether a byte of the range lies in the pool. */
 bool ladei_tree_pool_has(const lade_graph_tree *tree, uint64_t address, uint64_t bytes);
 /* The block that the allocator has handed out at the address; false: none is known. */

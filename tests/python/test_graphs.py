@@ -223,6 +223,21 @@ def test_branches_share_memory(world):
     assert stats["saved_bytes"] > 0 or stats["pool_peak_bytes"] >= stats["alone_bytes"]
 
 
+def test_memory_that_the_function_frees_counts_as_what_it_needs(world):
+    """Regression: of what a function allocates by itself, as PyTorch does, only its results counted."""
+    def chain(x):
+        first = world.new(x.shape)
+        second = world.new(x.shape)
+        del first
+        return world.new(x.shape) if second is not None else None
+
+    call = world.tree.function(chain)
+    x = world.put(np.arange(1 << 16))
+    for _ in range(3):
+        call(x)
+    assert world.tree.stats()["recordings"] == 1 and world.tree.stats()["alone_bytes"] == 3 << 18
+
+
 def test_an_output_alive_makes_another_recording_that_leaves_it_alone(world):
     flip, roll = world.tree.function(world.flip), world.tree.function(world.roll)
     x = world.put(ONE)

@@ -110,6 +110,7 @@ def test_outputs_alive_are_not_written_over():
                 c = g_(x)
                 good &= torch.equal(a, x * 2) and torch.equal(b, g(x * 2)) and torch.equal(c, g(x))
                 if i % 3: good &= torch.equal(s, (x + 1).sum())
+                a = s = b = c = None  # else the next step writes over them
         print(good, stats("overwritten", "eager_runs"))
     """) == ["True [0, 0]"]
 
@@ -203,10 +204,12 @@ def test_moved_weights_are_recorded_anew():
         model = torch.nn.Linear(64, 64).cuda()
         run = tree.function(model)
         x = torch.randn(8, 64, device="cuda")
-        good = True
+        good, kept = True, []  # memory that is free again would be another weight's, at the same address
         with torch.no_grad():
             for i in range(12):
-                if i % 4 == 3: model.weight.data = torch.randn(64, 64, device="cuda")
+                if i % 4 == 3:
+                    kept.append(model.weight.data)
+                    model.weight.data = torch.randn(64, 64, device="cuda")
                 good &= torch.equal(run(x), model(x))
         print(good, stats("recordings", "mismatches.static"))
     """) == ["True [4, 3]"]
