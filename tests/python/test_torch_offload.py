@@ -8,6 +8,9 @@ import copy
 import gc
 import io
 import itertools
+import os
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -522,3 +525,67 @@ def test_close_leaves_the_values_on_the_host(device):
     assert not any(each._forward_pre_hooks or each._forward_hooks for each in module.modules())
     assert torch.equal(module(TOKENS), judge(TOKENS)) and torch.equal(module.double()(TOKENS), judge.double()(TOKENS))
     assert repr(offloaded).startswith("<lade.torch.offloading.Offload: ")
+
+
+RANKS = """
+import os, sys, torch, torch.distributed as dist, lade, lade.torch
+dist.init_process_group("gloo")
+rank, what = dist.get_rank(), sys.argv[1]
+device = lade.software_device(clock="cpu")
+pool = lade.PinnedPool(device, budget_name=sys.argv[2])
+torch.manual_seed(0)
+module = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8)))
+x = torch.randn(3, 64)
+with torch.no_grad():
+    module[0].bias[0] = float("nan")
+    wanted = module(x)
+    before = [each.data_ptr() for each in module.parameters()]
+    if what == "values" and rank == 1:
+        module[5].bias[3] += 1
+    options = dict(resident_bytes=70000, device=device, pool=pool, group=dist.group.WORLD)
+    if what == "layers" and rank == 1:
+        options["ahead"] = 2
+    if what == "fails" and rank == 1:
+        pool.close()
+    try:
+        offloaded = lade.torch.offload(module, **options)
+    except lade.Error as error:
+        print(type(error).__name__, error, [each.data_ptr() for each in module.parameters()] == before)
+        assert not module._forward_pre_hooks
+        sys.exit()
+    same = lambda: bool(torch.equal(module(x).nan_to_num(7), wanted.nan_to_num(7)))
+    print(same(), offloaded.stats()["host_bytes"])
+    dist.barrier()
+    if rank == 0:  # what one changes the others see: it is one memory
+        module[7].weight.zero_()
+    dist.barrier()
+    print(bool((module[7].weight == 0).all()))
+    dist.barrier()
+    if rank == 0:
+        os._exit(0)
+    module[7].weight.fill_(2)
+    module(x)
+    print(float(module[7].weight.sum()))
+"""
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch is not distributed")
+@pytest.mark.parametrize("what", ["shared", "values", "layers", "fails"])
+def test_ranks_share_what_they_have_on_the_host(tmp_path, what):
+    program = tmp_path / "program.py"
+    program.write_text(RANKS)
+    port = str(20000 + os.getpid() % 20000)
+    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    ranks = [subprocess.Popen([sys.executable, program, what, f"offload-{os.getpid()}"], env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    done = [rank.communicate(timeout=120) for rank in ranks]
+    said = [out.splitlines() for out, _ in done]
+    if what == "shared":
+        assert [rank.returncode for rank in ranks] == [0, 0], done[1][1]
+        assert all(lines[0].startswith("True ") and lines[1] == "True" for lines in said) and said[1][2] == str(2.0 * 64 * 64), said
+        return
+    assert said[0] and said[1], done
+    wrong = {"values": "parameter '5.bias' differs from rank 0's", "layers": "rank 1 has other layers, bytes or types than rank 0", "fails": "closed"}[what]
+    for rank, (line,) in enumerate(said):
+        assert wrong in line and line.startswith("PeerError rank 1 of the group failed" if rank == 0 and what != "layers" else "")
+        assert line.endswith("True") or what == "values"

@@ -546,6 +546,7 @@ def offload(
     layers: Any = None,
     device: Any = None,
     pool: lade.PinnedPool | None = None,
+    group: Any = None,
 ) -> Any:
     """Let a module run whose parameters are more than the device's memory: layers wait in pinned memory, and are fetched ahead.
 
@@ -569,6 +570,9 @@ def offload(
         Default: PyTorch's current GPU. ``lade.software_device()`` needs none.
     pool : lade.PinnedPool, optional
         Where layers wait, each in a block of its size. Default: a new pool.
+    group : torch.distributed.ProcessGroup, optional
+        Ranks of one host, whose modules are the same: their fetched layers wait in one piece of memory, which the pools pin. All of them
+        call it, and it fails in all or in none.
 
     Returns
     -------
@@ -586,7 +590,7 @@ def offload(
     """
     from lade.torch.offloading import Offload  # it brings in torch.compiler
 
-    return Offload(module, resident_bytes=resident_bytes, ahead=ahead, layers=layers, device=device, pool=pool)
+    return Offload(module, resident_bytes=resident_bytes, ahead=ahead, layers=layers, device=device, pool=pool, group=group)
 
 
 def device_stats(device: Any = None) -> dict[str, int]:

@@ -36,6 +36,7 @@ from torch.utils._pytree import tree_leaves  # type: ignore[import-not-found,unu
 
 import lade
 from lade._arguments import class_text, take, wrong_type
+from lade.torch._shared_region import Region
 
 __all__ = ["Offload"]
 
@@ -198,7 +199,8 @@ class _Place:
         self.address = 0  # of host
 
     def is_where_it_was_put(self) -> bool:
-        return self._named.get(self._key) is self.parameter and bool(self.parameter.data_ptr() == self.address)
+        found = self._named.get(self._key)
+        return found is not None and found is self.parameter and bool(found.data_ptr() == self.address)
 
 
 class _Layer:
@@ -350,7 +352,9 @@ class Offload:
     Threads: one at a time runs a layer, or ``lade.BusyError``.
     """
 
-    def __init__(self, module: Any, *, resident_bytes: int, ahead: int = 1, layers: Any = None, device: Any = None, pool: Any = None) -> None:
+    def __init__(
+        self, module: Any, *, resident_bytes: int, ahead: int = 1, layers: Any = None, device: Any = None, pool: Any = None, group: Any = None
+    ) -> None:
         _check_module(module)
         take("resident_bytes", resident_bytes, int, "an int")
         take("ahead", ahead, int, "an int")
@@ -374,11 +378,18 @@ class Offload:
         self._plan: list[_Layer] = []
         self._upcoming: list[list[_Layer]] = []
         self._set_plan(streamed)
+        self._region = None if group is None else Region(group)
         with contextlib.ExitStack() as undo:  # in reverse: what a failure puts back
-            self._take_memory(streamed)
-            self._keep_resident(module, streamed, undo)
-            for layer in streamed:
-                self._send_to_host(layer, undo)
+            with self._agreed():
+                self._take_memory(streamed)
+                self._keep_resident(module, streamed, undo)
+            if self._region is not None and streamed:
+                self._region.map(_layout(streamed), sum(layer.nbytes for layer in streamed), self._pool, self._device)
+            for first in (True, False):  # the first rank of a group has filled the blocks before the others look at them
+                with self._agreed():
+                    if first is (self._region is None or self._region.rank == 0):
+                        for layer in streamed:
+                            self._send_to_host(layer, undo)
             self._layers = streamed
             if streamed:
                 self._add_hooks(module, found)
@@ -457,10 +468,16 @@ class Offload:
                     undo.callback(each._buffers.__setitem__, key, buffer)
                     each._buffers[key] = moved[identity]
 
+    def _agreed(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._region is None else self._region.agreed()
+
     def _send_to_host(self, layer: _Layer, undo: contextlib.ExitStack) -> None:
         """Its parameters become views of its block. Their old memory goes one by one."""
-        layer.block = self._pool.empty(layer.nbytes, "uint8")
-        self._pool.record(layer.block, self._device.handle)
+        if self._region is not None:
+            layer.block = self._region.block(layer.nbytes)
+        else:
+            layer.block = self._pool.empty(layer.nbytes, "uint8")
+            self._pool.record(layer.block, self._device.handle)
         for place in layer.places:
             parameter = place.parameter
             flat = torch.frombuffer(layer.block, dtype=parameter.dtype, count=parameter.numel(), offset=place.offset)
@@ -468,7 +485,10 @@ class Offload:
             place.address = place.host.data_ptr()
         for place in layer.places:
             if place.parameter.data_ptr() != place.address:
-                place.host.copy_(place.parameter.data)
+                if self._region is None or self._region.rank == 0:
+                    place.host.copy_(place.parameter.data)
+                elif not _same_bytes(place.host, place.parameter.data):
+                    raise lade.InvalidArgumentError(f"group: parameter {place.name!r} differs from rank 0's; expected the same values in all ranks")
                 undo.callback(_put_back, place.parameter, place.parameter.device)
                 place.parameter.data = place.host
 
@@ -617,6 +637,8 @@ class Offload:
                 place.parameter.data = place.host
 
     def _write_back(self, layer: _Layer) -> None:
+        if self._region is not None:
+            raise lade.UnsupportedError(f"layer {layer.name!r} changes its parameters, which all ranks of the group have; expected none that does")
         if self._device.capturing():
             raise lade.UnsupportedError(f"layer {layer.name!r} changes its parameters in a capture; expected changes outside of graphs")
         self._device.follow(layer.slot)
@@ -685,6 +707,17 @@ class Offload:
             f"<lade.torch.offloading.Offload: {len(self._layers)} layers fetched, {stats['host_bytes'] >> 20} MiB on the host, "
             f"{stats['resident_bytes'] + stats['slot_bytes'] >> 20} MiB on the device>"
         )
+
+
+def _layout(layers: list[_Layer]) -> Any:
+    """What ranks that share blocks have in common."""
+    return [(place.name, place.offset, str(place.parameter.dtype), *place.parameter.shape, *place.device.stride()) for layer in layers for place in layer.places]
+
+
+def _same_bytes(host: torch.Tensor, other: torch.Tensor) -> bool:
+    """Also of numbers that are not equal to themselves."""
+    mine = torch.empty_like(host).copy_(other)
+    return bool(torch.equal(mine.flatten().view(torch.uint8), host.flatten().view(torch.uint8)))
 
 
 def _put_back(parameter: torch.nn.Parameter, device: torch.device) -> None:
