@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sources/answer.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,11 +29,13 @@ static bool byte_take(const char **at, char byte) {
   return there;
 }
 
-/* "bytes 0-99/1000"; of a 416 with an asterisk instead of the range. */
+/* "bytes 0-99/1000"; of a 416 with an asterisk instead of the range, which then ends before it begins: no request's. */
 static void range_read(ladei_source_answer *answer, const char *value) {
   const char *at = value;
   bool good = strncasecmp(at, "bytes ", 6) == 0;
   at += good ? 6 : 0;
+  answer->first = 1;
+  answer->last = 0;
   if (good && byte_take(&at, '*'))
     good = byte_take(&at, '/') && number_take(&at, &answer->total);
   else
@@ -112,6 +115,7 @@ static bool version_is(const ladei_source_version *version, const ladei_source_a
 }
 
 lade_status ladei_source_answer_truncated(uint64_t total, uint64_t end) {
+  assert(total < end);
   return ladei_error(LADE_ERR_TRUNCATED, 0, "it ends at byte %llu, %llu bytes before the end of the range",
                      (unsigned long long)total, (unsigned long long)(end - total));
 }
@@ -119,6 +123,7 @@ lade_status ladei_source_answer_truncated(uint64_t total, uint64_t end) {
 lade_status ladei_source_answer_check(const ladei_source_answer *answer, uint64_t offset, uint64_t bytes, bool may_end,
                                       ladei_source_version *version) {
   uint64_t last = offset + bytes - 1;
+  assert(bytes > 0 && last >= offset);
   if (answer->status != 206)
     return ladei_error(LADE_ERR_IO, EPROTO, "HTTP %d; expected 206: the server does not serve ranges of it",
                        answer->status);
@@ -128,7 +133,8 @@ lade_status ladei_source_answer_check(const ladei_source_answer *answer, uint64_
                        answer->has_range ? "a bad" : "no", (unsigned long long)offset, (unsigned long long)last);
   if (version->known && !version_is(version, answer))
     return ladei_error(LADE_ERR_IO, ESTALE, "it was replaced while it was read");
-  bool ends = answer->first == offset && answer->last < last && answer->last + 1 == answer->total;
+  bool ends = answer->first == offset && answer->first <= answer->last && answer->last < last &&
+              answer->last + 1 == answer->total;
   if (ends && !may_end) return ladei_source_answer_truncated(answer->total, last + 1);
   if (ends) last = answer->last;
   if (answer->first != offset || answer->last != last)
@@ -139,10 +145,12 @@ lade_status ladei_source_answer_check(const ladei_source_answer *answer, uint64_
   if (answer->has_length && answer->length != bytes)
     return ladei_error(LADE_ERR_IO, EPROTO, "HTTP 206 with Content-Length %llu; expected %llu",
                        (unsigned long long)answer->length, (unsigned long long)bytes);
+  assert(!answer->encoded && answer->last < answer->total); /* A1 */
   if (!version->known) {
     *version = (ladei_source_version){.known = true, .total = answer->total};
     strcpy(version->etag, answer->etag);
     strcpy(version->modified, answer->modified);
   }
+  assert(version->known && version->total == answer->total); /* A2 */
   return LADE_OK;
 }

@@ -24,7 +24,7 @@
 typedef struct ladei_source_answer {
   int status; /* 0: no status line yet */
   bool has_range, has_length, encoded, bad_range;
-  uint64_t first, last, total; /* of Content-Range; of a 416 the total alone */
+  uint64_t first, last, total; /* of Content-Range; last < first: it says the total alone */
   uint64_t length;
   uint32_t retry_after_s; /* 0: not said */
   char etag[160];         /* with its quotes, and its W/; "": none, or one that is too long */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sources/credentials.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -73,6 +74,7 @@ static bool ask(const ladei_libcurl *curl, const char *method, const char *url, 
     good = curl->easy_perform(easy) == LADEI_CURL_OK &&
            curl->easy_getinfo(easy, LADEI_CURL_INFO_STATUS, &status) == LADEI_CURL_OK && status == 200;
   }
+  assert(r->bytes < sizeof r->text);
   r->text[r->bytes] = '\0';
   if (easy != NULL) curl->easy_cleanup(easy);
   curl->slist_free_all(headers);
@@ -209,6 +211,7 @@ lade_status ladei_source_credentials_load(const ladei_libcurl *curl, const ladei
   if (!good) ladei_source_credentials_free(&found);
   if (!good && !lost && !(good = profile_load(settings, &found, &lost))) ladei_source_credentials_free(&found);
   if (!good && !lost) good = services_load(curl, settings, &found, &lost);
+  assert(!good || lost || are_usable(&found));
   if (good && !lost) {
     *out = found;
     return LADE_OK;

@@ -56,7 +56,8 @@ static void bytes_place(ladei_source_read *read, const char *data, size_t bytes)
 static size_t body_take(char *data, size_t one, size_t bytes, void *user) {
   ladei_source_exchange *exchange = user;
   ladei_source_read *read = exchange->read;
-  (void)one; /* always 1 */
+  (void)one;                         /* always 1 */
+  assert(read->done <= read->bytes); /* X1 */
   if (exchange->accepted) {
     if (bytes > read->bytes - read->done) {
       ladei_error(LADE_ERR_IO, EPROTO, "HTTP 206 with more bytes than its Content-Range says");
@@ -66,6 +67,7 @@ static size_t body_take(char *data, size_t one, size_t bytes, void *user) {
     bytes_place(read, data, bytes);
     return bytes;
   }
+  assert(exchange->body_bytes < sizeof exchange->body);
   size_t kept = ladei_size_min(bytes, sizeof exchange->body - 1 - exchange->body_bytes);
   memcpy(exchange->body + exchange->body_bytes, data, kept);
   exchange->body_bytes += kept;
@@ -143,7 +145,7 @@ lade_status ladei_source_exchange_begin(ladei_source_exchange *exchange, ladei_s
   const ladei_source_object *object = read->object;
   const ladei_source_target *target = &object->target;
   char range[48];
-  assert(read->done < read->bytes);
+  assert(exchange->read == NULL && read->done < read->bytes); /* X2: the rest */
   exchange->read = read;
   exchange->answer = (ladei_source_answer){.status = 0};
   exchange->accepted = false;
@@ -151,6 +153,7 @@ lade_status ladei_source_exchange_begin(ladei_source_exchange *exchange, ladei_s
   exchange->body_bytes = 0;
   exchange->body[0] = exchange->error[0] = '\0';
   headers_drop(exchange);
+  _Static_assert(sizeof range > 2 * 20 + 1, "two numbers of 64 bits");
   (void)snprintf(range, sizeof range, "%llu-%llu", (unsigned long long)(read->offset + read->done),
                  (unsigned long long)(read->offset + read->bytes - 1));
   bool made = option_set(exchange, LADEI_CURL_URL, target->url) && option_set(exchange, LADEI_CURL_RANGE, range) &&

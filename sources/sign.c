@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sources/sign.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -70,6 +71,7 @@ void ladei_source_sign(const ladei_source_target *target, const ladei_source_cre
   char stamp[32], day[16], hash[HASH_TEXT], text[256];
   unsigned char key[LADEI_SHA256_BYTES];
   struct tm utc;
+  assert(target->is_signed && strlen(credentials->key) <= LADEI_SOURCE_KEY_MOST && target->path.at[0] == '/');
   gmtime_r(&now, &utc);
   (void)strftime(stamp, sizeof stamp, "%Y%m%dT%H%M%SZ", &utc);
   (void)strftime(day, sizeof day, "%Y%m%d", &utc);

@@ -73,6 +73,8 @@ struct ladei_source_client {
 /* --- the end of a read -------------------------------------------------------------------------------------------- */
 
 static void read_complete(ladei_source_read *read, lade_status status) {
+  assert(read->exchange == NULL); /* I1: it becomes the caller's */
+  assert(status != LADE_OK ? status != LADE_NOT_READY : read->done == read->bytes);
   if (status != LADE_OK) {
     const ladei_source_object *object = read->object;
     ladei_error_prefix(status, "reading %.200s, bytes %llu to %llu, attempt %u of %u: ", object->target.shown,
@@ -140,6 +142,7 @@ static uint64_t random_next(ladei_source_client *client) {
 }
 
 static uint64_t pause_ns(ladei_source_client *client, const ladei_source_read *read, uint32_t retry_after_s) {
+  assert(read->attempt > 0);
   uint64_t times = read->attempt <= 6 ? UINT64_C(1) << (read->attempt - 1) : PAUSES_MOST;
   uint64_t pause = client->limits.pause_ms * (times < PAUSES_MOST ? times : PAUSES_MOST) * ns_of_ms;
   uint64_t asked =
@@ -158,6 +161,7 @@ static void read_again(ladei_source_client *client, ladei_source_read *read, uin
     read_complete(read, LADE_ERR_IO);
     return;
   }
+  assert(read->exchange == NULL && read->done < read->bytes); /* I1; else nothing is left to ask for */
   atomic_fetch_add_explicit(&client->retries, 1, memory_order_relaxed);
   read->again_ns = ladei_clock_ns(CLOCK_MONOTONIC) + pause_ns(client, read, retry_after_s);
   TAILQ_INSERT_TAIL(&client->paused, read, link);
@@ -167,10 +171,12 @@ static lade_status exchange_take(ladei_source_client *client, ladei_source_excha
   *out = TAILQ_FIRST(&client->idle);
   if (*out == NULL) return ladei_source_exchange_create(&client->curl, &client->settings, &client->limits, out);
   TAILQ_REMOVE(&client->idle, *out, link);
+  assert((*out)->read == NULL);
   return LADE_OK;
 }
 
 static void exchange_give(ladei_source_client *client, ladei_source_exchange *exchange) {
+  assert(exchange->read->exchange == exchange);
   exchange->read->exchange = NULL;
   exchange->read = NULL;
   TAILQ_INSERT_HEAD(&client->idle, exchange, link);
@@ -179,6 +185,7 @@ static void exchange_give(ladei_source_client *client, ladei_source_exchange *ex
 /* An attempt begins. */
 static lade_status read_send(ladei_source_client *client, ladei_source_read *read) {
   ladei_source_exchange *exchange;
+  assert(read->exchange == NULL && read->attempt < client->limits.attempts); /* I1, I3 */
   read->attempt++;
   LADEI_TRY(exchange_take(client, &exchange));
   read->exchange = exchange;
@@ -235,14 +242,13 @@ static bool signature_mend(ladei_source_client *client, const ladei_source_excha
 
 static void exchange_ended(ladei_source_client *client, ladei_source_exchange *exchange, int result) {
   ladei_source_read *read = exchange->read;
+  assert(read->exchange == exchange); /* I1: under way */
   exchange_remove(client, exchange);
   lade_status status = ladei_source_exchange_end(exchange, result);
-  bool mended = status == LADE_ERR_IO && read->object->target.is_signed && signature_mend(client, exchange, read);
-  uint32_t retry_after_s = exchange->answer.retry_after_s;
-  exchange_give(client, exchange);
-  if (mended) return;
+  exchange_give(client, exchange); /* its answer stays until the next attempt */
+  if (status == LADE_ERR_IO && read->object->target.is_signed && signature_mend(client, exchange, read)) return;
   if (status == LADE_NOT_READY)
-    read_again(client, read, retry_after_s);
+    read_again(client, read, exchange->answer.retry_after_s);
   else
     read_complete(read, status);
 }

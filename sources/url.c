@@ -201,6 +201,7 @@ static void target_divide(ladei_source_target *target) {
   for (size_t i = 0; i < target->authority.bytes; i++)
     if (authority[i] >= 'A' && authority[i] <= 'Z') authority[i] = (char)(authority[i] - 'A' + 'a');
   assert(target->path.at[0] == '/');
+  assert(strpbrk(target->url, "\t\r\n ") == NULL && memchr(authority, '@', target->authority.bytes) == NULL); /* U1 */
 }
 
 lade_status ladei_source_target_make(const ladei_source_url *url, const char *endpoint, const char *region,
@@ -226,6 +227,7 @@ lade_status ladei_source_target_make(const ladei_source_url *url, const char *en
   const char *scheme = url->s3 ? "s3" : url->tls ? "https" : "http";
   (void)snprintf(target.shown, shown, "%s://%.*s%s%.*s", scheme, (int)url->authority.bytes, url->authority.at,
                  url->s3 ? "/" : "", (int)url->path.bytes, url->path.at);
+  assert(strchr(target.shown, '?') == NULL || url->s3); /* U3 */
   *out = target;
   return LADE_OK;
 }

@@ -220,6 +220,16 @@ LADE_TEST(Answer, RangesThatAreNone) {
   LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_source_answer_check(&answer, 5, 5, false, &version));
 }
 
+/* A1: was taken for byte 0. */
+LADE_TEST(Answer, TotalAloneIsNoRange) {
+  const char *lines[] = {"HTTP/1.1 206 x", "Content-Range: bytes */77", NULL};
+  ladei_source_answer answer = answer_of(lines);
+  ladei_source_version version = {.known = false};
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_source_answer_check(&answer, 0, 1, false, &version));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_source_answer_check(&answer, 1, 1, false, &version));
+  LADE_EXPECT(!version.known);
+}
+
 /* --- settings ----------------------------------------------------------------------------------------------------- */
 
 static void profile_expect(const char *text, const char *section, const char *expected) {

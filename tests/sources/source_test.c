@@ -395,7 +395,8 @@ LADE_TEST(Source, ProxyOfTheEnvironment) {
 /* --- signed ------------------------------------------------------------------------------------------------------- */
 
 /* A client with these settings beside endpoint and region; reads the key. */
-static lade_status signed_read(fixture *f, const char *key, const char *const *more) {
+static lade_status signed_read_within(fixture *f, const ladei_source_options *of, const char *key,
+                                      const char *const *more) {
   char endpoint[128];
   const char *variables[16] = {"AWS_ENDPOINT_URL_S3", endpoint, "AWS_REGION", "eu-test-1"};
   size_t count = 4;
@@ -403,8 +404,12 @@ static lade_status signed_read(fixture *f, const char *key, const char *const *m
   while (*more != NULL) variables[count++] = *more++;
   server_environment(variables);
   ladei_source_client_destroy(f->client);
-  if (ladei_source_client_create(&limits, &f->client) != LADE_OK) abort();
+  if (ladei_source_client_create(of, &f->client) != LADE_OK) abort();
   return path_read(f, key, 1, 50, NULL);
+}
+
+static lade_status signed_read(fixture *f, const char *key, const char *const *more) {
+  return signed_read_within(f, &limits, key, more);
 }
 
 static const char *const good_key[] = {"AWS_ACCESS_KEY_ID", "AKTEST", "AWS_SECRET_ACCESS_KEY", "secret/of+test", NULL};
@@ -542,6 +547,20 @@ LADE_TEST(SignedSource, ServerWithAnotherClock) {
   LADE_EXPECT_EQ_UINT(ladei_source_client_retries(f.client), 1);
   LADE_EXPECT_OK(path_read(&f, "s3://bucket/a", 1, 50, NULL));
   LADE_EXPECT_EQ_UINT(ladei_source_client_retries(f.client), 1);
+  fixture_close(&f);
+}
+
+/* I2: the read was touched after its end. */
+LADE_TEST(SignedSource, ServerWithAnotherClockAtTheLastAttempt) {
+  fixture f;
+  ladei_source_options once = limits;
+  once.attempts = 1;
+  if (!server_start(&f.server, "faults", "--skew", "-7200")) return;
+  server_file(&f.server, "a", BYTES, SEED);
+  LADE_ASSERT_OK(ladei_source_client_create(&once, &f.client));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, signed_read_within(&f, &once, "s3://bucket/a", good_key));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "RequestTimeTooSkewed");
+  LADE_EXPECT_OK(path_read(&f, "s3://bucket/a", 1, 50, NULL)); /* with the server's clock */
   fixture_close(&f);
 }
 
