@@ -15,6 +15,8 @@
  * W5  The pool knows only streams of its device's primary context: it outlives other contexts and their streams.
  * Locks: none.
  */
+#include <assert.h>
+
 #include "preload/counters.h"
 #include "preload/driver.h"
 #include "preload/pools.h"
@@ -24,6 +26,7 @@ static bool watches(void) { return ladei_preload_settings()->mode == PRELOAD_FAS
 
 static void use_note(const void *address, CUstream stream, bool by_graph) {
   lade_pinned_info info;
+  assert(ladei_preload_settings()->mode == PRELOAD_FAST); /* W3 */
   if (!ladei_preload_may_own(address)) return;
   preload_device *device = ladei_preload_device_of(address, &info);
   if (device == NULL) return;

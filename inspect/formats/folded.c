@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "inspect/formats/folded.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "inspect/frames.h"
@@ -93,7 +94,9 @@ static void stack_write(const lade_snapshot *snapshot, uint32_t number, ladei_ou
     ladei_output_text(output, "<non-python>");
     return;
   }
+  assert(number < snapshot->stacks.count);
   const ladei_snapshot_stack *stack = &snapshot->stacks.rows[number];
+  assert(stack->first_frame + stack->frame_count <= snapshot->frames.count);
   const char *between = "";
   for (uint64_t i = stack->frame_count; i > 0; i--) {
     const ladei_snapshot_frame *frame = &snapshot->frames.rows[stack->first_frame + i - 1];

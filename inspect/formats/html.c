@@ -52,6 +52,7 @@ static void base64_group(ladei_output *to, const unsigned char *bytes, size_t co
 static lade_status base64_write(void *user, const void *data, size_t bytes) {
   base64 *b = user;
   const unsigned char *at = data;
+  assert(b->rest_count < 3 && b->piece_bytes < PIECE_BYTES); /* H3 */
   b->piece_bytes += bytes;
   while (b->rest_count > 0 && bytes > 0) {
     b->rest[b->rest_count++] = *at++;
@@ -159,6 +160,7 @@ static lade_status axis_build(page_data *p) {
       last->high = p->axis[i].high;
   }
   for (size_t i = 0; i < p->axis_count; i++) {
+    assert(p->axis[i].low <= p->axis[i].high);
     p->axis[i].at = p->axis_bytes;
     p->axis_bytes += (double)(p->axis[i].high - p->axis[i].low);
   }

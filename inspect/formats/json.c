@@ -49,6 +49,7 @@ static void text(json *to, const char *characters) { ladei_output_text(to->outpu
 static void hex(json *to, uint64_t value) {
   static const char digits[] = "0123456789abcdef";
   unsigned count = value == 0 ? 1 : (67 - (unsigned)__builtin_clzll(value)) / 4;
+  assert(count <= 16);
   char *at = ladei_output_room(to->output, 20);
   at[0] = '"';
   at[1] = '0';

@@ -6,6 +6,7 @@
  * has its own. A socket stays in the namespace where it was opened, for any user. So if the process is in
  * another one, a thread enters that, opens the socket and ends. The kernel lets root do so.
  */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -120,8 +121,10 @@ static struct timeval time_left(const control_call *call) {
 static lade_status control_connect(control_call *call, const char *name) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   size_t bytes = strnlen(name, LADEI_PUBLISHED_CONTROL_BYTES - 1);
+  _Static_assert(LADEI_PUBLISHED_CONTROL_BYTES <= sizeof address.sun_path, "a name and the NUL before it");
   memcpy(address.sun_path + 1, name, bytes);
   LADEI_TRY(socket_create(call));
+  assert(call->socket >= 0);
   struct timeval left = time_left(call); /* also of a connect, which waits while many others do */
   if (setsockopt(call->socket, SOL_SOCKET, SO_SNDTIMEO, &left, sizeof left) != 0) return call_error(call, "set a time");
   socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + bytes);

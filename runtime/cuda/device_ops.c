@@ -6,6 +6,7 @@
  *     context, and only on the device they name; the others ask the driver about the device alone.
  * Locks: none.
  */
+#include <assert.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -22,6 +23,7 @@ static lade_status device_count(void *self, int *out_count) {
 
 /* An attribute that an older driver does not know counts as `unknown`. */
 static CUresult attribute_get(const cuda_call *call, int device, int attribute, int unknown, int *out) {
+  assert(device >= 0 && device < call->runtime->device_count && !call->pushed); /* I1: of the device alone */
   CUdevice native = call->runtime->devices[device].native;
   CUresult code = call->runtime->api.device_get_attribute(out, (CUdevice_attribute)attribute, native);
   if (code == CUDA_ERROR_INVALID_VALUE) {

@@ -11,6 +11,8 @@
  *     handle of no event is an invalid handle.
  * Locks: none.
  */
+#include <assert.h>
+
 #include "base/error.h"
 #include "runtime/cuda/driver.h"
 
@@ -37,6 +39,7 @@ static lade_status event_destroy(void *self, lade_event event) {
 static lade_status event_record(void *self, lade_event event, const ladei_stream *stream) {
   cuda_call call = {.runtime = self, .op = "event_record", .relaxed = true};
   if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
+  assert(call.switched && stream->context != 0); /* I1, I2 */
   CUresult code = call.runtime->api.event_record(event, stream->handle);
   return ladei_cuda_leave(&call, code, "event %p on stream %p", (void *)event, (void *)stream->handle);
 }
@@ -44,12 +47,14 @@ static lade_status event_record(void *self, lade_event event, const ladei_stream
 static lade_status event_query(void *self, lade_event event) {
   cuda_call call = {.runtime = self, .op = "event_query", .relaxed = true};
   if (!ladei_cuda_enter_any(&call)) return call.status;
+  assert(call.switched); /* I2 */
   return ladei_cuda_leave(&call, cuda_event_answer(call.runtime->api.event_query(event)), "event %p", (void *)event);
 }
 
 static lade_status event_synchronize(void *self, lade_event event) {
   cuda_call call = {.runtime = self, .op = "event_synchronize", .relaxed = true};
   if (!ladei_cuda_enter_any(&call)) return call.status;
+  assert(call.switched); /* I2 */
   return ladei_cuda_leave(&call, cuda_event_answer(call.runtime->api.event_synchronize(event)), "event %p",
                           (void *)event);
 }

@@ -9,10 +9,13 @@
  * None of these driver calls needs a context, so none is made.
  * Locks: none.
  */
+#include <assert.h>
+
 #include "base/error.h"
 #include "runtime/cuda/driver.h"
 
 static CUmemAllocationProp allocation_properties(const cuda_runtime *runtime, int device) {
+  assert(device >= 0 && device < runtime->device_count);
   CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                     .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
   properties.location.id = runtime->devices[device].native;
