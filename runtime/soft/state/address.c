@@ -99,7 +99,9 @@ static void *range_map(soft_runtime *rt, const soft_range *range, size_t align, 
     munmap(address, range->mapped_bytes);
     return NULL;
   }
-  if (!range->host && range->mapped_bytes >= ADDRESS_ALIGN) madvise(address, range->mapped_bytes, MADV_HUGEPAGE);
+  /* Programs on virtual time touch few bytes of their memory, and those on the wall clock copy all of it. */
+  if (!rt->virtual_time && !range->host && range->mapped_bytes >= ADDRESS_ALIGN)
+    madvise(address, range->mapped_bytes, MADV_HUGEPAGE);
   return address;
 }
 

@@ -25,18 +25,27 @@ void ladei_soft_table_destroy(soft_table *table) {
   for (size_t i = 0; i < SOFT_TABLE_CHUNKS; i++) free(atomic_load(&table->chunks[i]));
 }
 
+/* The chunk that a record lies in, and how many lie before it there. */
+static unsigned chunk_of(uint32_t index, uint32_t *out_before) {
+  unsigned chunk = 31 - (unsigned)__builtin_clz(index / SOFT_TABLE_CHUNK + 1);
+  *out_before = index - SOFT_TABLE_CHUNK * ((UINT32_C(1) << chunk) - 1);
+  return chunk;
+}
+
 void *ladei_soft_table_at(const soft_table *table, uint32_t index) {
-  unsigned char *chunk = atomic_load_explicit(&table->chunks[index / SOFT_TABLE_CHUNK], memory_order_acquire);
-  return chunk + index % SOFT_TABLE_CHUNK * table->record_bytes;
+  uint32_t before;
+  unsigned chunk = chunk_of(index, &before);
+  return atomic_load_explicit(&table->chunks[chunk], memory_order_acquire) + before * table->record_bytes;
 }
 
 static void *record_new(soft_table *table) {
-  uint32_t index = atomic_load(&table->count);
-  if (index == SOFT_TABLE_CHUNK * SOFT_TABLE_CHUNKS) return NULL;
-  if (index % SOFT_TABLE_CHUNK == 0) {
-    unsigned char *chunk = calloc(SOFT_TABLE_CHUNK, table->record_bytes);
+  uint32_t index = atomic_load(&table->count), before;
+  unsigned number = chunk_of(index, &before);
+  if (number == SOFT_TABLE_CHUNKS) return NULL;
+  if (before == 0) {
+    unsigned char *chunk = calloc((size_t)SOFT_TABLE_CHUNK << number, table->record_bytes);
     if (chunk == NULL) return NULL;
-    atomic_store_explicit(&table->chunks[index / SOFT_TABLE_CHUNK], chunk, memory_order_release);
+    atomic_store_explicit(&table->chunks[number], chunk, memory_order_release);
   }
   soft_slot *slot = ladei_soft_table_at(table, index);
   slot->index = index;

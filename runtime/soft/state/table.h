@@ -16,7 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { SOFT_TABLE_CHUNK = 256, SOFT_TABLE_CHUNKS = 4096 };
+/* A chunk has twice as many records as the one before: a million in all. */
+enum { SOFT_TABLE_CHUNK = 32, SOFT_TABLE_CHUNKS = 15 };
 
 typedef enum soft_handle_kind {
   SOFT_HANDLE_STREAM = 1,
