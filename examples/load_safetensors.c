@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
     LADE(lade_tensor_load_stream_wait(load, i, stream)); /* kernels queued from here on see tensor i */
     tensor_print(file, load, i);
   }
-  LADE(lade_tensor_load_wait(load, LADE_WAIT_FOREVER)); /* a copy that failed is found here */
+  LADE(lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER)); /* a copy that failed is found here */
 
   LADE(lade_stream_synchronize(runtime, stream));
   LADE(lade_tensor_load_destroy(load, false));

@@ -266,15 +266,15 @@ lade_status lade_tensor_load_slice(const lade_tensor_load *load, uint64_t index,
   return ladei_stats_write("lade_load_slice", &own, sizeof own, slice);
 }
 
-lade_status lade_tensor_load_wait(lade_tensor_load *load, uint64_t timeout_ns) {
-  if (load == NULL) return ladei_error_null("lade_tensor_load_wait", "load");
+static lade_status all_wait(lade_tensor_load *load, uint64_t timeout_ns) {
   lade_runtime *runtime = load->targets[0].pipeline->runtime;
   return load_outcome(load, ladei_loader_ticket_list_wait(&load->tickets, 0, load->tickets.count, runtime, timeout_ns));
 }
 
-lade_status lade_tensor_load_wait_tensor(lade_tensor_load *load, uint64_t index, uint64_t timeout_ns) {
+lade_status lade_tensor_load_wait(lade_tensor_load *load, uint64_t index, uint64_t timeout_ns) {
   const ladei_loader_piece *p = NULL;
-  lade_status status = piece_get("lade_tensor_load_wait_tensor", load, index, &p);
+  if (load != NULL && index == LADE_LOAD_ALL) return all_wait(load, timeout_ns);
+  lade_status status = piece_get("lade_tensor_load_wait", load, index, &p);
   if (status != LADE_OK || p->ticket == LADEI_LOADER_NO_TICKET) return status;
   return piece_outcome(load, p,
                        ladei_pipe_ticket_wait_prefix(load->tickets.tickets[p->ticket], p->ready_bytes, timeout_ns));

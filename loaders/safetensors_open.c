@@ -338,8 +338,6 @@ void lade_safetensors_close(lade_safetensors *file) {
 
 uint64_t lade_safetensors_count(const lade_safetensors *file) { return file->tensor_count; }
 
-uint64_t lade_safetensors_file_count(const lade_safetensors *file) { return file->file_count; }
-
 const char *lade_safetensors_file_path(const lade_safetensors *file, uint64_t index) {
   if (index >= file->file_count) return NULL;
   return file->files[index].url != NULL ? file->files[index].url : file->files[index].path;

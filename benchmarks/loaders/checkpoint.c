@@ -134,8 +134,8 @@ static double load_time(bool first_only, bool verify) {
   bool good = world_succeeded(lade_safetensors_load(file, &target, 1, NULL, &load));
   double seconds = (double)NAN;
   if (good) {
-    good = world_succeeded(first_only ? lade_tensor_load_wait_tensor(load, 0, LADE_WAIT_FOREVER)
-                                      : lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+    good = world_succeeded(first_only ? lade_tensor_load_wait(load, 0, LADE_WAIT_FOREVER)
+                                      : lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
     seconds = bench_seconds() - begun;
     good = good && (!verify || tensors_verify(file, load));
     good = world_succeeded(lade_tensor_load_destroy(load, false)) && good;

@@ -199,7 +199,7 @@ static lade_status load_once(const rank_scene *r, outcome *out) {
   if (status != LADE_OK) return status;
   uint64_t began_ns = lade_runtime_now_ns(r->runtime);
   if (r->takes_part) status = lade_safetensors_load(r->file, &target, 1, &options, &load);
-  if (r->takes_part && status == LADE_OK) status = lade_tensor_load_wait(load, LADE_WAIT_FOREVER);
+  if (r->takes_part && status == LADE_OK) status = lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER);
   out->ns = lade_runtime_now_ns(r->runtime) - began_ns;
   if (status != LADE_OK) return status;
   out->read_bytes = bytes_read(r) - before;

@@ -208,16 +208,6 @@ lade_status lade_device_stream_retire(lade_device_allocator *allocator, lade_str
 
 /* ---- Questions, other devices and processes ---------------------------------------------------------------------- */
 
-lade_status lade_device_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
-                                 size_t *out_bytes) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
-  if (out_base == NULL || out_bytes == NULL)
-    return ladei_error_null(__func__, out_base == NULL ? "out_base" : "out_bytes");
-  LADEI_HELD(status, LADEI_DEVICE_CALL(base_get, allocator, pointer, out_base, out_bytes));
-  return status;
-}
-
 lade_status lade_device_peer_add(lade_device_allocator *allocator, int peer) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK || peer == allocator->device) return status;

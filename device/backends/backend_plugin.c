@@ -106,20 +106,6 @@ static lade_status plugin_memory_fraction_set(lade_device_allocator *allocator, 
                          plugin->set_memory_fraction(plugin->user, fraction, allocator->device));
 }
 
-static lade_status plugin_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
-                                   size_t *out_bytes) {
-  const lade_device_plugin *plugin = plugin_of(allocator);
-  lade_status status = block_check(allocator, pointer, "lade_device_base_get");
-  void *base = NULL;
-  size_t bytes = 0;
-  if (status != LADE_OK) return status;
-  status = callback_result(allocator, "base_get", plugin->base_get(plugin->user, pointer, &base, &bytes));
-  if (status != LADE_OK) return status;
-  *out_base = base;
-  *out_bytes = bytes;
-  return LADE_OK;
-}
-
 static lade_status plugin_pool_begin(lade_device_allocator *allocator, lade_device_pool_id id,
                                      const lade_stream *streams, size_t stream_count) {
   const lade_device_plugin *plugin = plugin_of(allocator);
@@ -159,7 +145,6 @@ static void table_fill(plugin_state *state) {
   *table = ladei_device_backend_plugin;
   table->record_stream = plugin->record_stream != NULL ? plugin_record_stream : ladei_device_ledger_record_stream;
   if (plugin->set_memory_fraction != NULL) table->memory_fraction_set = plugin_memory_fraction_set;
-  if (plugin->base_get != NULL) table->base_get = plugin_base_get;
   if (plugin->pool_begin == NULL) return;
   table->pool_begin = plugin_pool_begin;
   table->pool_end = plugin_pool_end;

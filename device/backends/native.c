@@ -9,9 +9,9 @@
 #define NATIVE_COMMON                                                                                                  \
   .name = "native", .has_heap = true, .check = ladei_device_native_check, .recount = ladei_device_native_recount,      \
   .record_stream = ladei_device_native_record_stream, .empty_cache = ladei_device_native_empty_cache,                  \
-  .stream_retire = ladei_device_native_stream_retire, .base_get = ladei_device_native_base_get,                        \
-  .peer_add = ladei_device_native_peer_add, .pool_begin = ladei_device_native_pool_begin,                              \
-  .pool_end = ladei_device_native_pool_end, .pool_release = ladei_device_native_pool_release
+  .stream_retire = ladei_device_native_stream_retire, .peer_add = ladei_device_native_peer_add,                        \
+  .pool_begin = ladei_device_native_pool_begin, .pool_end = ladei_device_native_pool_end,                              \
+  .pool_release = ladei_device_native_pool_release
 
 const ladei_device_backend ladei_device_backend_native = {
     .open = ladei_device_native_open,

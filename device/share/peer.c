@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The allocator's memory as others may know and use it: the driver allocation of a block, access by other devices, copies
- * between devices.
+ * The allocator's memory as others may use it: access by other devices, copies between devices.
  *
  * Q1  A device among the peers has access to all mapped memory of expandable segments, except mappings in flight, whose
  *     threads see the new count of peers before they commit; and, through the driver, to all plain segments.
@@ -12,27 +11,6 @@
 #include "base/error.h"
 #include "device/native/expandable.h"
 #include "device/state/checks.h"
-
-lade_status ladei_device_native_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
-                                         size_t *out_bytes) {
-  ladei_device_block *block = NULL;
-  ladei_lock_acquire(&allocator->lock);
-  lade_status status = ladei_device_block_lookup(allocator, pointer, false, "lade_device_base_get", &block);
-  if (status == LADE_OK && ladei_device_heap_segment_expandable(block->segment)) {
-    status =
-        ladei_error(LADE_ERR_UNSUPPORTED, 0,
-                    "lade_device_base_get: %p, device %d, lies in an expandable segment, which other "
-                    "processes cannot be given as a whole; turn expandable_segments off for such memory, or export it "
-                    "with lade_device_shared_export",
-                    pointer, allocator->device);
-  }
-  if (status == LADE_OK) {
-    *out_base = (void *)(uintptr_t)block->segment->address;
-    *out_bytes = block->segment->size;
-  }
-  ladei_lock_release(&allocator->lock);
-  return status;
-}
 
 /* ---- Peers ------------------------------------------------------------------------------------------------------- */
 

@@ -62,7 +62,8 @@ typedef struct export_plan {
   ladei_vm_handle *handles;
   size_t count;
   size_t piece_bytes;
-  size_t offset;
+  size_t offset; /* of the pointer, in the first handle's memory or the segment */
+  void *base;    /* of a plain segment */
 } export_plan;
 
 static lade_status export_refused(const lade_device_allocator *allocator, const void *pointer, const char *why) {
@@ -70,14 +71,18 @@ static lade_status export_refused(const lade_device_allocator *allocator, const 
                      allocator->device, why);
 }
 
-/* The handles under a block of an expandable segment, else none. Lock held. */
+/* The handles under a block of an expandable segment, else its segment. Lock held. */
 static lade_status plan_make(lade_device_allocator *allocator, const void *pointer, export_plan *out) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_block *block = NULL;
   lade_status status = ladei_device_block_lookup(allocator, pointer, false, "lade_device_shared_export", &block);
   if (status != LADE_OK) return status;
   const ladei_device_heap_segment *segment = block->segment;
-  if (!ladei_device_heap_segment_expandable(segment)) return LADE_OK;
+  if (!ladei_device_heap_segment_expandable(segment)) {
+    out->base = (void *)(uintptr_t)segment->address;
+    out->offset = (size_t)((uint64_t)(uintptr_t)pointer - segment->address);
+    return LADE_OK;
+  }
   size_t bytes = segment->granules->bytes;
   size_t first = (size_t)(block->address - segment->address) / bytes;
   size_t last = (size_t)(block->address - segment->address + block->size - 1) / bytes;
@@ -127,29 +132,25 @@ static lade_status driver_supported(const lade_device_allocator *allocator, cons
   return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: runtime \"%s\" shares no memory between processes", call, ops->name);
 }
 
-static lade_status driver_export(lade_device_allocator *allocator, const void *pointer, lade_device_shared *out) {
-  void *base = NULL;
-  size_t bytes = 0;
+static lade_status driver_export(lade_device_allocator *allocator, const export_plan *plan, lade_device_shared *out) {
   ladei_ipc_handle handle;
-  lade_status status = allocator->backend->base_get(allocator, pointer, &base, &bytes);
-  if (status == LADE_OK) status = driver_supported(allocator, "lade_device_shared_export");
-  if (status == LADE_OK) status = ladei_device_ops(allocator)->ipc_export(allocator->runtime->self, base, &handle);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(driver_supported(allocator, "lade_device_shared_export"));
+  LADEI_TRY(ladei_device_ops(allocator)->ipc_export(allocator->runtime->self, plan->base, &handle));
   memcpy(out->handle, handle.bytes, sizeof handle.bytes);
-  out->offset = (uint64_t)((const char *)pointer - (const char *)base);
+  out->offset = plan->offset;
   return LADE_OK;
 }
 
 lade_status ladei_device_native_shared_export(lade_device_allocator *allocator, const void *pointer,
                                               lade_device_shared *out) {
-  export_plan plan = {NULL, 0, 0, 0};
+  export_plan plan = {.handles = NULL};
   lade_device_shared own = {.struct_size = sizeof own};
   ladei_lock_acquire(&allocator->lock);
   lade_status status = plan_make(allocator, pointer, &plan);
   if (status == LADE_OK) allocator->heap.grants++; /* V1 */
   ladei_lock_release(&allocator->lock);
   if (status != LADE_OK) return status;
-  status = plan.count > 0 ? pieces_export(allocator, &plan, &own) : driver_export(allocator, pointer, &own);
+  status = plan.count > 0 ? pieces_export(allocator, &plan, &own) : driver_export(allocator, &plan, &own);
   ladei_lock_acquire(&allocator->lock);
   allocator->heap.grants--;
   ladei_condition_broadcast(&allocator->returns.changed);

@@ -58,7 +58,6 @@ typedef struct ladei_device_backend {
   /* Told before the limit is changed; a refusal leaves it. */
   lade_status (*memory_fraction_set)(lade_device_allocator *allocator, double fraction);
 
-  lade_status (*base_get)(lade_device_allocator *allocator, const void *pointer, void **out_base, size_t *out_bytes);
   lade_status (*peer_add)(lade_device_allocator *allocator, int peer); /* another device than the allocator's */
   lade_status (*pool_begin)(lade_device_allocator *allocator, lade_device_pool_id id, const lade_stream *streams,
                             size_t stream_count);

@@ -446,7 +446,6 @@ LADE_API lade_status lade_device_configure(lade_device_allocator *allocator, con
  *                                              requested_bytes; calls, retries, failures; of cudaMallocAsync also
  *                                              reserved_bytes, current and peak, as the driver reports. Others are 0.
  *   peer_add            yes                    yes, if the devices can           refused
- *   base_get            yes                    refused                           base_get
  *   ipc_export          yes                    refused                           refused
  *   pool_begin, _end, _release   yes           refused                           the callbacks of that name
  *   checkpoints            yes                refused                           refused
@@ -485,8 +484,6 @@ struct lade_device_plugin {
   lade_status (*empty_cache)(void *user, int device);
   /** The limit that lade keeps itself, for information; NULL: not called. */
   lade_status (*set_memory_fraction)(void *user, double fraction, int device);
-  /** The driver allocation that `pointer` lies in. NULL: lade_device_base_get() is refused. */
-  lade_status (*base_get)(void *user, const void *pointer, void **out_base, size_t *out_bytes);
   /** Captures into private pools: all three or none. NULL: such calls are refused. */
   lade_status (*pool_begin)(void *user, int device, lade_device_pool_id id, const lade_stream *streams,
                             size_t stream_count);
@@ -543,20 +540,6 @@ LADE_INLINE void lade_device_plugin_init(lade_device_plugin *plugin) {
 LADE_API lade_status lade_device_frees_hold(lade_device_allocator *allocator, bool hold);
 
 /* ---- Questions, other devices ------------------------------------------------------------------------------------ */
-
-/**
- * The driver allocation that a block lies in: what another process can be given.
- *
- * @param pointer    Any address inside a block handed out.
- * @param out_base   [out] Start of the driver allocation. Untouched on error.
- * @param out_bytes  [out] Its size. Untouched on error.
- *
- * Threads: any. Waits: never. Errors: LADE_ERR_UNSUPPORTED for a block in an expandable segment, which is no driver
- * allocation and cannot be shared: allocate with options.expandable_segments off; LADE_ERR_FOREIGN_POINTER,
- * LADE_ERR_DOUBLE_FREE, LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
- */
-LADE_API lade_status lade_device_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
-                                          size_t *out_bytes);
 
 /**
  * Free and total memory of the device as the driver sees it, other processes and the context's own included.
@@ -712,7 +695,8 @@ LADE_INLINE void lade_device_shared_init(lade_device_shared *shared) {
  * @param out      [out] Set up by lade_device_shared_init(). The caller owns it until lade_device_shared_release(), which
  *                 may come as soon as the descriptors are sent. Untouched on error.
  *
- * Threads: any. Waits: never. Stream order: left to the caller. Errors: those of lade_device_base_get(); LADE_ERR_UNSUPPORTED
+ * Threads: any. Waits: never. Stream order: left to the caller. Errors: LADE_ERR_FOREIGN_POINTER, LADE_ERR_DOUBLE_FREE,
+ * LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED; LADE_ERR_UNSUPPORTED
  * where the device shares no memory, and for memory of an expandable segment that was mapped without LADE_DEVICE_EXPANDABLE_IPC;
  * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DRIVER; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
  */

@@ -14,7 +14,7 @@
  *   lade_safetensors_load(file, &target, 1, NULL, &load);            // starts; does not wait
  *   lade_tensor_load_address(load, 0, &weights, NULL);               // known at once
  *   lade_tensor_load_stream_wait(load, 0, stream);                   // work queued from here on sees tensor 0
- *   if (lade_tensor_load_wait(load, LADE_WAIT_FOREVER) != LADE_OK) ...
+ *   if (lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER) != LADE_OK) ...
  *   lade_tensor_load_destroy(load, false);                           // frees the memory
  *   lade_safetensors_close(file);
  *
@@ -93,8 +93,6 @@ LADE_API void lade_safetensors_close(lade_safetensors *file);
 
 /** Number of tensors. Threads: any. */
 LADE_API uint64_t lade_safetensors_count(const lade_safetensors *file);
-/** Number of files. Threads: any. */
-LADE_API uint64_t lade_safetensors_file_count(const lade_safetensors *file);
 /** Number of entries in the files' metadata, without the id of a save. Threads: any. */
 LADE_API uint64_t lade_safetensors_metadata_count(const lade_safetensors *file);
 
@@ -310,19 +308,21 @@ LADE_API lade_status lade_tensor_load_address(const lade_tensor_load *load, uint
  */
 LADE_API lade_status lade_tensor_load_slice(const lade_tensor_load *load, uint64_t index, lade_load_slice *slice);
 
+/** For lade_tensor_load_wait(): all tensors. */
+#define LADE_LOAD_ALL UINT64_MAX
+
 /**
- * Wait until all tensors have arrived.
+ * Wait until a tensor, or all of them, have arrived.
+ *
+ * @param index  Number of the tensor, which may have arrived long before the rest; LADE_LOAD_ALL.
  *
  * @return LADE_OK; LADE_ERR_TIMEOUT: not yet; else the first error of a transfer, as lade_ticket_wait() gives it; or
  * LADE_ERR_IO, "the checkpoint has changed since it was opened": by size and time of modification a file was written to,
  * so what arrived may be of two states of it. (A file that was replaced by renaming is still read, if it is open.)
  *
- * Threads: any. Waits: yes. On "sim": moves the clock.
+ * Threads: any. Waits: yes. On "sim": moves the clock. Errors: also LADE_ERR_INVALID_ARGUMENT.
  */
-LADE_API lade_status lade_tensor_load_wait(lade_tensor_load *load, uint64_t timeout_ns);
-
-/** The same for one tensor, which may have arrived long before the rest. Errors: also LADE_ERR_INVALID_ARGUMENT. */
-LADE_API lade_status lade_tensor_load_wait_tensor(lade_tensor_load *load, uint64_t index, uint64_t timeout_ns);
+LADE_API lade_status lade_tensor_load_wait(lade_tensor_load *load, uint64_t index, uint64_t timeout_ns);
 
 /**
  * Let work queued on `stream` from now on see a tensor. As lade_stream_wait_ticket(): waits for its reads, not for its

@@ -101,11 +101,13 @@ typedef struct lade_soft_report {
   uint64_t graphs; /**< Graphs and executable graphs. */
   uint64_t driver_pools;
   uint64_t user_objects;
+  const char
+      *last_finding; /**< Text of the most recent of those counted here; "": there is none. Valid until the next. */
 } lade_soft_report;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
 LADE_INLINE void lade_soft_report_init(lade_soft_report *report) {
-  const lade_soft_report defaults = {sizeof(lade_soft_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  const lade_soft_report defaults = {sizeof(lade_soft_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL};
   *report = defaults;
 }
 
@@ -117,10 +119,6 @@ LADE_INLINE void lade_soft_report_init(lade_soft_report *report) {
  * Threads: any on "cpu". Waits: never. Stream order: none. Errors: LADE_ERR_UNSUPPORTED on "cuda".
  */
 LADE_API lade_status lade_soft_report_get(lade_runtime *runtime, lade_soft_report *report);
-
-/** Text of the most recent finding of the kinds counted in lade_soft_report; "" if there is none. Valid until the next.
- */
-LADE_API const char *lade_soft_last_finding(lade_runtime *runtime);
 
 /**
  * Move the virtual clock of "sim" by `ns`, letting everything due on the way happen.
@@ -148,14 +146,14 @@ LADE_API lade_status lade_soft_fault_clear(lade_runtime *runtime);
 LADE_API lade_status lade_soft_call_count(lade_runtime *runtime, const char *op, uint64_t *out_count);
 
 /**
- * Stop a stream: work queued on it so far and later does not run (an event recorded after this never completes) until
- * lade_soft_stream_release(), or until the stream is destroyed.
+ * Stop a stream, or let it run on. Work queued on a stopped one so far and later does not run (an event recorded after this
+ * never completes) until it runs on, or is destroyed.
+ *
+ * @param hold  true: stop it. false: let it run on.
  *
  * Threads: as the runtime. Errors: LADE_ERR_INVALID_ARGUMENT for no stream; LADE_ERR_UNSUPPORTED on "cuda".
  */
-LADE_API lade_status lade_soft_stream_hold(lade_runtime *runtime, lade_stream stream);
-/** Let a held stream run on. Threads, errors: as lade_soft_stream_hold(). */
-LADE_API lade_status lade_soft_stream_release(lade_runtime *runtime, lade_stream stream);
+LADE_API lade_status lade_soft_stream_hold(lade_runtime *runtime, lade_stream stream, bool hold);
 
 /**
  * Lose a device: when the clock reaches `at_ns` (at once if that is past), work on it stops and every call that needs

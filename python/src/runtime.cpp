@@ -279,10 +279,15 @@ lade_device_info device_info(const Device &device) {
   return info;
 }
 
-nb::dict soft_report(const Device &device) {
+lade_soft_report report_of(const Device &device) {
   lade_soft_report report;
   lade_soft_report_init(&report);
   check(lade_soft_report_get(device.get(), &report));
+  return report;
+}
+
+nb::dict soft_report(const Device &device) {
+  const lade_soft_report report = report_of(device);
   nb::dict out;
 #define LADE_PYTHON_FIELD(name) out[#name] = report.name
   LADE_PYTHON_FIELD(freed_memory_used);
@@ -394,8 +399,9 @@ void bind_runtime(nb::module_ &module) {
           "Returns\n-------\ndict[str, int]\n\nRaises\n------\nUnsupportedError\n    It is a GPU.",
           nb::sig("def soft_report(self) -> dict[str, int]"))
       .def(
-          "soft_last_finding", [](const DeviceObject &device) { return lade_soft_last_finding(device.get()); },
-          "Text of the most recent finding that soft_report() counts; empty if there is none.")
+          "soft_last_finding", [](const DeviceObject &device) { return report_of(device).last_finding; },
+          "Text of the most recent finding that soft_report() counts; empty if there is none.\n\nRaises\n------\n"
+          "UnsupportedError\n    It is a GPU.")
       .def(
           "soft_advance", [](const DeviceObject &device, uint64_t ns) { check(lade_soft_advance(device.get(), ns)); },
           nb::arg("ns"), "Move the virtual clock of ``\"sim\"``, letting everything due on the way happen.")

@@ -226,9 +226,8 @@ nb::list checkpoint_metadata(Checkpoint &self) {
 
 nb::list checkpoint_files(Checkpoint &self) {
   nb::list out;
-  const uint64_t count = lade_safetensors_file_count(self.file->handle);
-  for (uint64_t i = 0; i < count; i++)
-    out.append(nb::steal(PyUnicode_DecodeFSDefault(lade_safetensors_file_path(self.file->handle, i))));
+  for (uint64_t i = 0; const char *path = lade_safetensors_file_path(self.file->handle, i); i++)
+    out.append(nb::steal(PyUnicode_DecodeFSDefault(path)));
   return out;
 }
 
@@ -489,7 +488,7 @@ void load_wait(LoadObject &self, nb::handle progress) {
     lade_status state;
     {
       Unlocked unlocked;
-      status = lade_tensor_load_wait(handle, load->is_virtual() ? LADE_WAIT_FOREVER : slice_ns);
+      status = lade_tensor_load_wait(handle, LADE_LOAD_ALL, load->is_virtual() ? LADE_WAIT_FOREVER : slice_ns);
       state = status == LADE_ERR_TIMEOUT || !progress.is_none() ? lade_tensor_load_query(handle, &info) : status;
     }
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -518,7 +517,7 @@ void load_wait_tensor(LoadObject &self, uint64_t index) {
   for (lade_status status = LADE_ERR_TIMEOUT; status == LADE_ERR_TIMEOUT;) {
     {
       Unlocked unlocked;
-      status = lade_tensor_load_wait_tensor(handle, index, load->is_virtual() ? LADE_WAIT_FOREVER : slice_ns);
+      status = lade_tensor_load_wait(handle, index, load->is_virtual() ? LADE_WAIT_FOREVER : slice_ns);
     }
     if (status != LADE_ERR_TIMEOUT || load->is_virtual()) check(status);
     if (PyErr_CheckSignals() != 0) throw nb::python_error();

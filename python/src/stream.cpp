@@ -214,13 +214,13 @@ void bind_stream(nb::module_ &module) {
       .def(
           "soft_hold",
           [](const StreamObject &stream) {
-            check(lade_soft_stream_hold(stream.stream->device().get(), stream.stream->get()));
+            check(lade_soft_stream_hold(stream.stream->device().get(), stream.stream->get(), true));
           },
           "Stop a software device's stream: work queued on it does not run until soft_release().")
       .def(
           "soft_release",
           [](const StreamObject &stream) {
-            check(lade_soft_stream_release(stream.stream->device().get(), stream.stream->get()));
+            check(lade_soft_stream_hold(stream.stream->device().get(), stream.stream->get(), false));
           },
           "Let a held stream run on.")
       .def(

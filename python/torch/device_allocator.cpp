@@ -315,12 +315,14 @@ void DeviceAllocator::recordStream(const at::DataPtr &data, c10::cuda::CUDAStrea
 }
 
 void *DeviceAllocator::getBaseAllocation(void *pointer, size_t *out_bytes) {
-  void *base = nullptr;
-  size_t bytes = 0;
-  check(caches().for_owner(
-      [&](lade_device_allocator *of, int) { return lade_device_base_get(of, pointer, &base, &bytes); }));
-  if (out_bytes != nullptr) *out_bytes = bytes;
-  return base;
+  lade_device_block_info info;
+  lade_device_block_info_init(&info);
+  check(caches().for_owner([&](lade_device_allocator *of, int) { return lade_device_find(of, pointer, &info); }));
+  TORCH_CHECK(info.state == LADE_DEVICE_BLOCK_ALLOCATED, "invalid device pointer: ", pointer);
+  TORCH_CHECK(!info.is_expandable, "a block in an expandable segment has no allocation of the driver's; expected "
+                                   "expandable_segments:False");
+  if (out_bytes != nullptr) *out_bytes = info.segment_bytes;
+  return reinterpret_cast<void *>(info.segment_address);
 }
 
 // ---- The whole -------------------------------------------------------------------------------------------------------

@@ -112,8 +112,6 @@ lade_status ladei_soft_report(void *self, lade_soft_report *report) {
   return ladei_stats_write("lade_soft_report", &own, sizeof own, report);
 }
 
-const char *ladei_soft_last_finding(void *self) { return soft_self(self)->findings.text; }
-
 bool ladei_soft_in_host_function(void) { return ladei_soft_in_callback(); }
 
 bool ladei_soft_of_parent(void *self) {
@@ -149,11 +147,6 @@ lade_status lade_soft_report_get(lade_runtime *runtime, lade_soft_report *report
   return status == LADE_OK ? ladei_soft_report(self, report) : status;
 }
 
-const char *lade_soft_last_finding(lade_runtime *runtime) {
-  void *self = NULL;
-  return soft_of(runtime, "lade_soft_last_finding", &self) == LADE_OK ? ladei_soft_last_finding(self) : "";
-}
-
 lade_status lade_soft_advance(lade_runtime *runtime, uint64_t ns) {
   void *self = NULL;
   lade_status status = soft_of(runtime, "lade_soft_advance", &self);
@@ -178,16 +171,10 @@ lade_status lade_soft_call_count(lade_runtime *runtime, const char *op, uint64_t
   return status == LADE_OK ? ladei_soft_call_count(self, op, out_count) : status;
 }
 
-lade_status lade_soft_stream_hold(lade_runtime *runtime, lade_stream stream) {
+lade_status lade_soft_stream_hold(lade_runtime *runtime, lade_stream stream, bool hold) {
   void *self = NULL;
   lade_status status = soft_of(runtime, "lade_soft_stream_hold", &self);
-  return status == LADE_OK ? ladei_soft_stream_hold(self, stream, true) : status;
-}
-
-lade_status lade_soft_stream_release(lade_runtime *runtime, lade_stream stream) {
-  void *self = NULL;
-  lade_status status = soft_of(runtime, "lade_soft_stream_release", &self);
-  return status == LADE_OK ? ladei_soft_stream_hold(self, stream, false) : status;
+  return status == LADE_OK ? ladei_soft_stream_hold(self, stream, hold) : status;
 }
 
 lade_status lade_soft_kernel(lade_runtime *runtime, lade_stream stream, lade_soft_function function,

@@ -52,6 +52,7 @@ void ladei_soft_report_fill(const soft_runtime *rt, lade_soft_report *report) {
   report->graphs = rt->graph_table.live_count + rt->exec_table.live_count;
   report->driver_pools = driver_pools(rt);
   report->user_objects = user_objects(rt);
+  report->last_finding = rt->findings.text;
 }
 
 lade_status ladei_soft_close_check(const soft_runtime *rt) {

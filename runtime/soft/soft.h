@@ -41,7 +41,6 @@ lade_status ladei_soft_call_count(void *self, const char *op, uint64_t *out_coun
 lade_status ladei_soft_stream_hold(void *self, lade_stream stream, bool hold);
 lade_status ladei_soft_device_lose(void *self, int device, uint64_t at_ns);
 lade_status ladei_soft_report(void *self, lade_soft_report *report);
-const char *ladei_soft_last_finding(void *self);
 lade_status ladei_soft_advance(void *self, uint64_t ns);
 
 /*

@@ -24,7 +24,7 @@ static void expect_no_findings(lade_runtime *runtime) {
   lade_soft_report_init(&report);
   if (findings_allowed || lade_soft_report_get(runtime, &report) != LADE_OK) return;
   uint64_t findings = report.freed_memory_used + report.unordered_reuse + report.stale_handles;
-  if (findings != 0) LADE_FAIL("the software device reports: %s", lade_soft_last_finding(runtime));
+  if (findings != 0) LADE_FAIL("the software device reports: %s", report.last_finding);
 }
 
 typedef struct body_call {

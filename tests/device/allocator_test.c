@@ -574,20 +574,17 @@ LADE_TEST(DeviceExpandable, DeviceWithoutVirtualMemorySaysSo) {
 
 /* ---- Questions, other devices ------------------------------------------------------------------------------------ */
 
-LADE_TEST(DeviceQueries, BaseIsTheDriverAllocation) {
+LADE_TEST(DeviceQueries, SegmentIsTheDriverAllocation) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
   char *a = device_fixture_alloc(&f, MIB, 0);
   char *b = device_fixture_alloc(&f, 1000, 0);
-  void *base = NULL;
-  size_t bytes = 0;
-  LADE_EXPECT_OK(lade_device_base_get(f.allocator, b + 10, &base, &bytes));
-  LADE_EXPECT_EQ_PTR(base, a);
-  LADE_EXPECT_EQ_SIZE(bytes, 2 * MIB);
+  lade_device_block_info info;
+  lade_device_block_info_init(&info);
+  LADE_EXPECT_OK(lade_device_find(f.allocator, b + 10, &info));
+  LADE_EXPECT_EQ_UINT(info.segment_address, (uintptr_t)a);
+  LADE_EXPECT_EQ_UINT(info.segment_bytes, 2 * MIB);
   device_fixture_free(&f, b);
-  LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_device_base_get(f.allocator, b, &base, &bytes));
-  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_base_get(f.allocator, &f, &base, &bytes));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_base_get(f.allocator, a, NULL, &bytes));
   device_fixture_free(&f, a);
   device_fixture_close(&f);
 }

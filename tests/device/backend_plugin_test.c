@@ -65,14 +65,6 @@ static lade_status arena_fraction(void *user, double fraction, int device) {
   return LADE_OK;
 }
 
-static lade_status arena_base(void *user, const void *pointer, void **out_base, size_t *out_bytes) {
-  arena *a = user;
-  (void)pointer;
-  *out_base = a->memory;
-  *out_bytes = sizeof a->memory;
-  return LADE_OK;
-}
-
 static lade_status arena_record(void *user, void *pointer, lade_stream stream) {
   (void)pointer;
   (void)stream;
@@ -251,7 +243,7 @@ static bool nesting_open(nesting *n, device_fixture *f) {
     device_fixture_free(f, block);
   }
   device_fixture_release(f, 1);
-  LADE_EXPECT_OK(lade_soft_stream_release(f->runtime, f->streams[2]));
+  LADE_EXPECT_OK(lade_soft_stream_hold(f->runtime, f->streams[2], false));
   return !lade_test_has_failed();
 }
 
@@ -298,7 +290,6 @@ LADE_TEST(DevicePlugin, OptionalCallbacksAnswerTheirCalls) {
   arena a;
   lade_device_plugin plugin = plugin_for(&a);
   plugin.set_memory_fraction = arena_fraction;
-  plugin.base_get = arena_base;
   plugin.pool_begin = arena_pool_begin;
   plugin.pool_end = arena_pool_change;
   plugin.pool_release = arena_pool_change;
@@ -312,11 +303,6 @@ LADE_TEST(DevicePlugin, OptionalCallbacksAnswerTheirCalls) {
   LADE_EXPECT_OK(lade_device_set_memory_fraction(f.allocator, 1.0));
   LADE_EXPECT(a.fraction == 1.0);
   char *x = device_fixture_alloc(&f, 100, 0);
-  void *base = NULL;
-  size_t bytes = 0;
-  LADE_EXPECT_OK(lade_device_base_get(f.allocator, x + 50, &base, &bytes));
-  LADE_EXPECT_EQ_PTR(base, a.memory);
-  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_base_get(f.allocator, &f, &base, &bytes));
   lade_device_pool_id id = {7, 0};
   LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, id, &f.streams[0], 1));
   LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_device_pool_end(f.allocator, id));
@@ -331,11 +317,8 @@ LADE_TEST(DevicePlugin, MissingCallbacksAreRefused) {
   device_fixture f;
   if (!open_plugged(&f, &plugin, NULL)) return;
   char *x = device_fixture_alloc(&f, 100, 0);
-  void *base = NULL;
-  size_t bytes = 0;
-  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_base_get(f.allocator, x, &base, &bytes));
-  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "base_get: the backend pluggable");
   LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_peer_add(f.allocator, 1));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "peer_add: the backend pluggable");
   LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_pool_end(f.allocator, (lade_device_pool_id){1, 1}));
   device_fixture_free(&f, x);
   lade_device_allocator *none = NULL;

@@ -256,14 +256,10 @@ LADE_TEST_P(DevicePoolBackend, RefusalsNameCallAndBackend, SUPPORT_RUNTIMES, nam
   device_fixture f;
   if (!open_limited(&f, name, 0)) return;
   char *a = device_fixture_alloc(&f, 1000, 0);
-  void *base = NULL;
-  size_t bytes = 0;
   lade_device_shared shared;
   lade_device_pool_id id = {1, 0};
   lade_device_checkpoint *checkpoint = NULL;
   lade_device_shared_init(&shared);
-  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_base_get(f.allocator, a, &base, &bytes));
-  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "base_get: the backend cudaMallocAsync does not support it");
   LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_shared_export(f.allocator, a, &shared));
   LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_pool_begin(f.allocator, id, NULL, 0));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "pool_begin: the backend cudaMallocAsync");

@@ -20,7 +20,6 @@ LADE_TEST(DeviceChecks, EachCallNamesItselfAndTheArgumentThatIsNull) {
   if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
   lade_device_allocator *a = f.allocator;
   lade_device_pool_id id = {1, 1};
-  size_t bytes;
   void *out;
   EXPECT_NULL(lade_device_allocator_create, "runtime", NULL, 0, NULL, &a);
   EXPECT_NULL(lade_device_allocator_create, "out", f.runtime, 0, NULL, NULL);
@@ -29,8 +28,6 @@ LADE_TEST(DeviceChecks, EachCallNamesItselfAndTheArgumentThatIsNull) {
   EXPECT_NULL(lade_device_free, "allocator", NULL, &f);
   EXPECT_NULL(lade_device_record_stream, "allocator", NULL, &f, f.streams[0]);
   EXPECT_NULL(lade_device_empty_cache, "allocator", NULL);
-  EXPECT_NULL(lade_device_base_get, "out_base", a, &f, NULL, &bytes);
-  EXPECT_NULL(lade_device_base_get, "out_bytes", a, &f, &out, NULL);
   EXPECT_NULL(lade_device_copy_async, "source_allocator", a, &f, NULL, &f, 1, f.streams[0]);
   EXPECT_NULL(lade_device_shared_export, "out", a, &f, NULL);
   EXPECT_NULL(lade_device_shared_open, "shared", a, NULL, &out);

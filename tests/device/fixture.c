@@ -123,12 +123,12 @@ static void work(void *user) { (void)user; }
 
 void device_fixture_hold(device_fixture *f, int stream) {
   ladei_stream resolved = device_fixture_resolve(f, stream);
-  LADE_EXPECT_OK(lade_soft_stream_hold(f->runtime, f->streams[stream]));
+  LADE_EXPECT_OK(lade_soft_stream_hold(f->runtime, f->streams[stream], true));
   LADE_EXPECT_OK(f->runtime->ops->host_function(f->runtime->self, &resolved, work, NULL));
 }
 
 void device_fixture_release(device_fixture *f, int stream) {
-  LADE_EXPECT_OK(lade_soft_stream_release(f->runtime, f->streams[stream]));
+  LADE_EXPECT_OK(lade_soft_stream_hold(f->runtime, f->streams[stream], false));
   LADE_EXPECT_OK(lade_stream_synchronize(f->runtime, f->streams[stream]));
 }
 

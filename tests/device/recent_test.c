@@ -149,6 +149,16 @@ static lade_status usage_read(lade_device_allocator *allocator, lade_device_usag
   return status;
 }
 
+static lade_status segment_read(lade_device_allocator *allocator, const void *pointer, void **out_base,
+                                size_t *out_bytes) {
+  lade_device_block_info info;
+  lade_device_block_info_init(&info);
+  lade_status status = lade_device_find(allocator, pointer, &info);
+  *out_base = (void *)(uintptr_t)info.segment_address;
+  *out_bytes = info.segment_bytes;
+  return status;
+}
+
 static void op_question(twins *t, support_random *random, size_t place) {
   size_t bytes[TWINS] = {0, 0};
   lade_device_usage usage[TWINS];
@@ -157,7 +167,7 @@ static void op_question(twins *t, support_random *random, size_t place) {
   if (support_random_one_in(random, 2))
     BOTH(usage_read(a, &usage[i], &bytes[i]));
   else
-    BOTH(lade_device_base_get(a, t->live[place] != NULL ? t->live[place] : t->freed, &base[i], &bytes[i]));
+    BOTH(segment_read(a, t->live[place] != NULL ? t->live[place] : t->freed, &base[i], &bytes[i]));
   for (int i = 0; i < TWINS; i++)
     equal[i] = device_fixture_pool_has(allocator_of(t, i), (lade_device_pool_id){POOL_FIRST, 0}, NULL, 0);
   LADE_EXPECT(bytes[PLAIN] == bytes[SETTLED] && base[PLAIN] == base[SETTLED] && equal[PLAIN] == equal[SETTLED]);

@@ -94,7 +94,7 @@ static uint64_t findings(arena *a) {
   lade_soft_report_init(&report);
   LADE_EXPECT_OK(lade_soft_report_get(a->f.runtime, &report));
   uint64_t found = report.freed_memory_used + report.unordered_reuse + report.stale_handles;
-  if (found > 0) lade_test_context("%s", lade_soft_last_finding(a->f.runtime));
+  if (found > 0) lade_test_context("%s", report.last_finding);
   return found;
 }
 

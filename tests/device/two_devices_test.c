@@ -47,7 +47,9 @@ static bool pair_open(pair *p, const char *name) {
 }
 
 static void pair_close(pair *p) {
-  if (p->runtime->software_device != NULL) LADE_EXPECT_EQ_STR(lade_soft_last_finding(p->runtime), "");
+  lade_soft_report report;
+  lade_soft_report_init(&report);
+  if (lade_soft_report_get(p->runtime, &report) == LADE_OK) LADE_EXPECT_EQ_STR(report.last_finding, "");
   for (int d = 0; d < DEVICES; d++) LADE_EXPECT_OK(lade_stream_destroy(p->runtime, p->streams[d]));
   support_runtime_close(p->runtime);
 }

@@ -38,7 +38,7 @@ static void observe(void *user, const lade_device_oom *oom) {
 static void use_everything(device_fixture *f, bool native) {
   void *none = NULL;
   void *base = NULL;
-  size_t bytes = 0;
+  lade_device_block_info info;
   lade_device_shared shared;
   const lade_device_pool_id id = {1, 0};
   char *a = device_fixture_alloc(f, 30 * MIB, 0);
@@ -51,7 +51,9 @@ static void use_everything(device_fixture *f, bool native) {
     device_fixture_free(f, device_fixture_alloc(f, 5 * MIB, 0));
     LADE_EXPECT_OK(lade_device_pool_end(f->allocator, id));
     LADE_EXPECT_OK(lade_device_pool_release(f->allocator, id));
-    if (lade_device_base_get(f->allocator, b, &base, &bytes) == LADE_OK) {
+    lade_device_block_info_init(&info);
+    LADE_EXPECT_OK(lade_device_find(f->allocator, b, &info));
+    if (!info.is_expandable) {
       lade_device_shared_init(&shared);
       LADE_EXPECT_OK(lade_device_shared_export(f->allocator, b, &shared));
       LADE_EXPECT_OK(lade_device_shared_open(f->allocator, &shared, &base));

@@ -84,7 +84,7 @@ static void step_use(machine *own, fuzz_reader *in) {
   if (status != LADE_OK) {
     /* The contract: what could not be noted is waited for. A held stream is let go for that. */
     for (int i = 0; i < STREAMS; i++) {
-      if (own->streams[i] == stream && own->held[i]) lade_soft_stream_release(own->runtime, stream);
+      if (own->streams[i] == stream && own->held[i]) lade_soft_stream_hold(own->runtime, stream, false);
       own->held[i] = own->streams[i] == stream ? false : own->held[i];
     }
     (void)lade_soft_fault_clear(own->runtime);
@@ -107,8 +107,8 @@ static void step_free(machine *own, fuzz_reader *in) {
 static void step_hold(machine *own, fuzz_reader *in) {
   unsigned i = fuzz_below(in, STREAMS);
   own->held[i] = !own->held[i];
-  (void)(own->held[i] ? lade_soft_stream_hold(own->runtime, own->streams[i])
-                      : lade_soft_stream_release(own->runtime, own->streams[i]));
+  (void)(own->held[i] ? lade_soft_stream_hold(own->runtime, own->streams[i], true)
+                      : lade_soft_stream_hold(own->runtime, own->streams[i], false));
 }
 
 static void step_fault(machine *own, fuzz_reader *in) {
@@ -148,7 +148,7 @@ static void machine_close(machine *own) {
   const lade_runtime *runtime = own->runtime;
   FUZZ_CHECK(lade_soft_fault_clear(own->runtime) == LADE_OK);
   for (int i = 0; i < STREAMS; i++) {
-    if (own->held[i]) FUZZ_CHECK(lade_soft_stream_release(own->runtime, own->streams[i]) == LADE_OK);
+    if (own->held[i]) FUZZ_CHECK(lade_soft_stream_hold(own->runtime, own->streams[i], false) == LADE_OK);
     FUZZ_CHECK(lade_stream_synchronize(own->runtime, own->streams[i]) == LADE_OK);
   }
   for (unsigned i = 0; i < own->slots; i++) {

@@ -284,7 +284,7 @@ static void step_hold(machine *m, fuzz_reader *in) {
   fuzz_stream *s = &m->streams[fuzz_below(in, STREAMS)];
   lade_stream handle = s->stream.handle;
   lade_status status =
-      s->held ? lade_soft_stream_release(m->runtime, handle) : lade_soft_stream_hold(m->runtime, handle);
+      s->held ? lade_soft_stream_hold(m->runtime, handle, false) : lade_soft_stream_hold(m->runtime, handle, true);
   if (worked(m, "hold or release", status)) s->held = !s->held;
 }
 
@@ -451,7 +451,7 @@ static void machine_give_back(machine *m) {
   m->faults = false;
   for (int i = 0; i < STREAMS; i++) {
     fuzz_stream *s = &m->streams[i];
-    if (s->held) FUZZ_CHECK(lade_soft_stream_release(m->runtime, s->stream.handle) == LADE_OK);
+    if (s->held) FUZZ_CHECK(lade_soft_stream_hold(m->runtime, s->stream.handle, false) == LADE_OK);
     s->held = false;
     if (s->capturing >= 0) capture_finish(m, s);
   }
@@ -473,7 +473,7 @@ static void machine_close(machine *m) {
   lade_soft_report_init(&report);
   FUZZ_CHECK(lade_soft_report_get(m->runtime, &report) == LADE_OK);
   uint64_t findings = report.freed_memory_used + report.unordered_reuse + report.stale_handles + report.unpinned_copies;
-  if (findings != 0 && !m->careless) fuzz_fail("the software device reports: %s", lade_soft_last_finding(m->runtime));
+  if (findings != 0 && !m->careless) fuzz_fail("the software device reports: %s", report.last_finding);
   FUZZ_CHECK(report.device_bytes == 0 && report.pinned_bytes == 0 && report.device_allocations == 0);
   FUZZ_CHECK(report.pinned_ranges == 0 && report.streams == 0 && report.events == 0 && report.graphs == 0);
   if (lade_runtime_close(m->runtime) != LADE_OK) fuzz_fail("close: %s", lade_last_error()->text);

@@ -115,7 +115,7 @@ static void findings_expect_none(const graph_fixture *f) {
   lade_soft_report_init(&report);
   if (lade_soft_report_get(f->runtime, &report) != LADE_OK) return;
   uint64_t findings = report.freed_memory_used + report.unordered_reuse + report.stale_handles;
-  if (findings != 0) LADE_FAIL("the device found: %s", lade_soft_last_finding(f->runtime));
+  if (findings != 0) LADE_FAIL("the device found: %s", report.last_finding);
 }
 
 void graph_fixture_close(graph_fixture *f) {

@@ -159,7 +159,7 @@ LADE_TEST_P(GraphThreads, RunAndReleaseOnTwoTrees, support_cpu_only, name) {
   lade_soft_report_init(&report);
   LADE_EXPECT_OK(lade_soft_report_get(s.runtime, &report));
   if (report.unordered_reuse + report.freed_memory_used + report.stale_handles > 0)
-    LADE_FAIL("the device found: %s", lade_soft_last_finding(s.runtime));
+    LADE_FAIL("the device found: %s", report.last_finding);
   for (unsigned i = 0; i < THREADS; i++) {
     LADE_EXPECT_OK(lade_device_stream_retire(s.allocator, workers[i].stream));
     LADE_EXPECT_OK(lade_stream_destroy(s.runtime, workers[i].stream));
@@ -295,7 +295,7 @@ LADE_TEST_P(GraphThreads, SuspendBesideRuns, support_cpu_only, name) {
   lade_soft_report_init(&report);
   LADE_EXPECT_OK(lade_soft_report_get(s.runtime, &report));
   if (report.unordered_reuse + report.freed_memory_used + report.stale_handles > 0)
-    LADE_FAIL("the device found: %s", lade_soft_last_finding(s.runtime));
+    LADE_FAIL("the device found: %s", report.last_finding);
   for (unsigned i = 0; i < RUNNERS; i++) {
     LADE_EXPECT_OK(lade_device_stream_retire(s.allocator, workers[i].w.stream));
     LADE_EXPECT_OK(lade_stream_destroy(s.runtime, workers[i].w.stream));

@@ -102,8 +102,8 @@ static void step_note(program *p, const char *block) {
 /* Work on a stream that is held keeps blocks pending. */
 static void step_hold(program *p) {
   size_t at = support_random_below(&p->random, 2);
-  LADE_EXPECT_OK(p->held[at] ? lade_soft_stream_release(p->runtime, p->streams[at])
-                             : lade_soft_stream_hold(p->runtime, p->streams[at]));
+  LADE_EXPECT_OK(p->held[at] ? lade_soft_stream_hold(p->runtime, p->streams[at], false)
+                             : lade_soft_stream_hold(p->runtime, p->streams[at], true));
   p->held[at] = !p->held[at];
 }
 
@@ -211,7 +211,7 @@ static bool program_open(program *p, const kind *k, uint64_t seed) {
 
 static void program_close(program *p, void *anchored) {
   for (int i = 0; i < 2; i++)
-    if (p->held[i]) LADE_EXPECT_OK(lade_soft_stream_release(p->runtime, p->streams[i]));
+    if (p->held[i]) LADE_EXPECT_OK(lade_soft_stream_hold(p->runtime, p->streams[i], false));
   while (p->count > 0) step_free(p, 0);
   LADE_EXPECT_OK(lade_device_free(p->anchor, anchored));
   LADE_EXPECT_OK(lade_device_allocator_destroy(p->anchor, true));

@@ -124,8 +124,8 @@ static void step(program *p) {
   case 3: CHECK(lade_device_annotate(d->allocator, NULL, any_text(p))); break;
   case 4: CHECK(lade_pinned_annotate(p->pinned[0].pool, NULL, any_text(p))); break;
   case 5: capture_step(p, d); break;
-  case 6: CHECK(lade_soft_stream_hold(p->runtime, d->streams[below(p, STREAMS)])); break;
-  case 7: CHECK(lade_soft_stream_release(p->runtime, d->streams[below(p, STREAMS)])); break;
+  case 6: CHECK(lade_soft_stream_hold(p->runtime, d->streams[below(p, STREAMS)], true)); break;
+  case 7: CHECK(lade_soft_stream_hold(p->runtime, d->streams[below(p, STREAMS)], false)); break;
   case 8: (void)lade_device_empty_cache(d->allocator); break;
   default:
     if (below(p, 3) == 0)

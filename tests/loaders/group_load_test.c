@@ -112,7 +112,7 @@ static void load_body(ranks_one *one) {
   loaded l;
   lade_load_info info;
   if (!loaded_open(one, c, 0, &l)) return;
-  LADE_EXPECT_OK(lade_tensor_load_wait(l.load, 0));
+  LADE_EXPECT_OK(lade_tensor_load_wait(l.load, LADE_LOAD_ALL, 0));
   lade_load_info_init(&info);
   LADE_EXPECT_OK(lade_tensor_load_query(l.load, &info));
   LADE_EXPECT_EQ_UINT(info.bytes_done, info.bytes);

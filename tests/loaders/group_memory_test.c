@@ -78,7 +78,7 @@ static void body(ranks_one *one) {
   if (status != LADE_OK) LADE_EXPECT_OK(lade_group_abort(one->group, status, NULL));
   if (status == LADE_OK) status = lade_safetensors_load(file, f.targets, 1, &options, &load);
   status_expect(one, status);
-  if (status == LADE_OK) status = lade_tensor_load_wait(load, LADE_WAIT_FOREVER);
+  if (status == LADE_OK) status = lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER);
   victim_end(one);
   status_expect(one, status);
   if (status == LADE_OK) atomic_fetch_add(&run->loaded, 1);

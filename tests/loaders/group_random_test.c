@@ -194,7 +194,7 @@ static void load_body(ranks_one *one) {
   lade_status status = fixture_open_some(&f, one->runtime, 1);
   if (status == LADE_OK) status = lade_safetensors_open(load->path, &file);
   if (status == LADE_OK) status = lade_safetensors_load(file, f.targets, 1, &options, &loaded);
-  if (status == LADE_OK) status = lade_tensor_load_wait(loaded, 0);
+  if (status == LADE_OK) status = lade_tensor_load_wait(loaded, LADE_LOAD_ALL, 0);
   if (status != LADE_OK)
     LADE_FAIL("LADE_TEST_SEED=%llu, rank %u: %s", (unsigned long long)load->seed, (unsigned)one->rank,
               lade_last_error()->text);

@@ -155,7 +155,7 @@ static void load_compare(scene *s, const choice *c, int mode, uint32_t file_flag
     uint32_t target;
     lade_load_slice slice;
     lade_load_slice_init(&slice);
-    LADE_EXPECT_OK(lade_tensor_load_wait_tensor(load, i, LADE_WAIT_FOREVER));
+    LADE_EXPECT_OK(lade_tensor_load_wait(load, i, LADE_WAIT_FOREVER));
     LADE_EXPECT_OK(lade_tensor_load_address(load, i, &memory, &target));
     LADE_EXPECT_OK(lade_tensor_load_slice(load, i, &slice));
     memset(expected, MARK, sizeof expected);
@@ -172,7 +172,7 @@ static void load_compare(scene *s, const choice *c, int mode, uint32_t file_flag
       fixture_device_read(&s->f, target, memory, got, bytes);
     LADE_EXPECT_EQ_MEM(got, expected, sizeof got);
   }
-  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
   LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
   for (size_t i = 0; i < c->count && mode == OWN; i++)
     LADE_EXPECT_OK(lade_device_free(s->f.targets[c->targets[i]].allocator, blocks[i]));
@@ -252,10 +252,10 @@ LADE_TEST_P(LoadConvert, FailsWithTheKernel, support_soft_runtimes, name) {
   LADE_ASSERT_OK(lade_copy_prepare(s.f.runtime, 0));
   LADE_EXPECT_OK(lade_soft_fault_add(s.f.runtime, "copy_kernel_convert", 1, LADE_ERR_DRIVER));
   LADE_ASSERT_OK(lade_safetensors_load(s.file, s.f.targets, 1, &options, &load));
-  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
   LADE_EXPECT_OK(lade_tensor_load_destroy(load, true));
   LADE_ASSERT_OK(lade_safetensors_load(s.file, s.f.targets, 1, &options, &load));
-  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
   LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
   scene_close(&s);
 }

@@ -93,7 +93,7 @@ static uint64_t load_twice(const scene *s, uint32_t file_flags, uint64_t step) {
     lade_tensor_load *load = NULL;
     LADE_EXPECT_OK(lade_safetensors_load(file, &s->target, 1, &options, &load));
     if (load == NULL) break;
-    LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+    LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
     LADE_EXPECT_OK(lade_tensor_load_query(load, &info));
     expect_tensors(s, file, load, step);
     LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
@@ -182,7 +182,7 @@ static lade_load_info large_load(const char *path, const lade_pipeline_options *
   if (!scene_open_with(&s, "cpu", pipeline)) return info;
   LADE_EXPECT_OK(lade_safetensors_open(path, &file));
   LADE_EXPECT_OK(lade_safetensors_load(file, &s.target, 1, &options, &load));
-  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
   LADE_EXPECT_OK(lade_tensor_load_query(load, &info));
   LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
   lade_pipeline_info moved = info_of(&s);

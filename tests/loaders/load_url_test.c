@@ -104,8 +104,8 @@ static void load_compare(const server *s, const fixture *f, const char *name, co
   lade_test_context("%s", url);
   LADE_ASSERT_OK(load_begin(f, path, options, &by_path));
   LADE_ASSERT_OK(load_begin(f, url, options, &by_url));
-  LADE_EXPECT_OK(lade_tensor_load_wait(by_path.load, LADE_WAIT_FOREVER));
-  LADE_EXPECT_OK(lade_tensor_load_wait(by_url.load, LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_tensor_load_wait(by_path.load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_tensor_load_wait(by_url.load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
   uint64_t count = options->tensors != NULL ? options->tensor_count : lade_safetensors_count(by_path.file);
   for (uint64_t i = 0; i < count; i++) tensor_compare(f, &by_path, &by_url, i);
   load_end(&by_path);
@@ -175,7 +175,7 @@ LADE_TEST(LoadUrl, SignedBelowAKey) {
   lade_load_options_init(&options);
   LADE_ASSERT_OK(load_begin(&f, "s3://bucket/a b/sharded.safetensors.index.json", &options, &l));
   LADE_EXPECT_EQ_STR(lade_safetensors_file_path(l.file, 1), "s3://bucket/a b/sharded-00002-of-00002.safetensors");
-  LADE_EXPECT_OK(lade_tensor_load_wait(l.load, LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_tensor_load_wait(l.load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
   load_end(&l);
   fixture_close(&f);
   server_stop(&s);
@@ -203,7 +203,7 @@ LADE_TEST_P(LoadUrl, ReplacedIsAnError, runtimes, runtime) {
     if (i == 0) {
       LADE_EXPECT_STATUS(LADE_ERR_IO, status);
     } else if (status == LADE_OK) {
-      status = lade_tensor_load_wait(l.load, LADE_WAIT_FOREVER);
+      status = lade_tensor_load_wait(l.load, LADE_LOAD_ALL, LADE_WAIT_FOREVER);
       LADE_EXPECT_STATUS(LADE_ERR_IO, status);
       LADE_EXPECT_EQ_INT(lade_last_error()->native_code, ESTALE);
       load_end(&l);
@@ -229,11 +229,11 @@ LADE_TEST(LoadUrl, ReplacedBetweenTwoLoads) {
   (void)snprintf(url, sizeof url, "%s/model.safetensors", s.url);
   LADE_ASSERT_OK(lade_safetensors_open(url, &file));
   LADE_ASSERT_OK(lade_safetensors_load(file, f.targets, 1, NULL, &load));
-  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
   LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
   model_write(&s, "model.safetensors", 1); /* another size: the server's version is of that and the second */
   LADE_ASSERT_OK(lade_safetensors_load(file, f.targets, 1, NULL, &load));
-  LADE_EXPECT_STATUS(LADE_ERR_IO, lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, ESTALE);
   LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
   LADE_EXPECT_OK(lade_safetensors_endpoint(file, 0, 5, LADE_FILE_CACHED, &endpoint)); /* a transfer by hand, too */

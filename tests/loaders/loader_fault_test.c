@@ -69,7 +69,7 @@ LADE_TEST(LoaderFault, KeepsABatchUntilItsConsumersStreamHasPassed) {
   fixture_device_read(&f, 0, batch.memory, before, batch.bytes);
   const void *memory = batch.memory;
   size_t bytes = batch.bytes;
-  LADE_EXPECT_OK(lade_soft_stream_hold(f.runtime, f.streams[0]));
+  LADE_EXPECT_OK(lade_soft_stream_hold(f.runtime, f.streams[0], true));
   void *scratch;
   LADE_ASSERT_OK(lade_device_alloc(f.targets[0].allocator, bytes, f.streams[0], &scratch));
   LADE_EXPECT_OK(lade_copy_async(f.runtime, scratch, memory, bytes, f.streams[0])); /* the consumer's work */
@@ -77,7 +77,7 @@ LADE_TEST(LoaderFault, KeepsABatchUntilItsConsumersStreamHasPassed) {
   support_let_run(f.runtime);
   fixture_device_read(&f, 0, memory, after, bytes);
   LADE_EXPECT_EQ_MEM(after, before, bytes);
-  LADE_EXPECT_OK(lade_soft_stream_release(f.runtime, f.streams[0]));
+  LADE_EXPECT_OK(lade_soft_stream_hold(f.runtime, f.streams[0], false));
   for (int i = 0; i < 10; i++) {
     batch = next_take(&f, loader);
     LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[0]));
@@ -109,14 +109,14 @@ LADE_TEST(LoaderFault, WritesNewMemoryOnlyWhenItsStreamHasPassed) {
   lade_device_allocator *allocator = f.targets[0].allocator;
   LADE_ASSERT_OK(lade_device_alloc(allocator, BYTES, f.streams[0], &used));
   LADE_ASSERT_OK(lade_device_alloc(allocator, BYTES, f.streams[0], &other));
-  LADE_EXPECT_OK(lade_soft_stream_hold(f.runtime, f.streams[0]));
+  LADE_EXPECT_OK(lade_soft_stream_hold(f.runtime, f.streams[0], true));
   LADE_EXPECT_OK(lade_copy_async(f.runtime, other, used, BYTES, f.streams[0]));
   LADE_EXPECT_OK(lade_device_free(allocator, used)); /* free for the same stream at once */
   lade_loader_options options = data_set_options(100);
   options.stream = f.streams[0];
   LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
   support_let_run(f.runtime);
-  LADE_EXPECT_OK(lade_soft_stream_release(f.runtime, f.streams[0]));
+  LADE_EXPECT_OK(lade_soft_stream_hold(f.runtime, f.streams[0], false));
   lade_batch batch = next_take(&f, loader);
   LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[0]));
   data_set_expect(&f, &set, &batch);
@@ -152,7 +152,7 @@ LADE_TEST(LoaderFault, TriesAFailedBatchAgainOnlyBehindItsConsumersStream) {
   LADE_ASSERT(before != NULL && after != NULL);
   fixture_device_read(&f, 0, batch.memory, before, bytes);
   LADE_ASSERT_OK(lade_device_alloc(f.targets[0].allocator, bytes, f.streams[0], &scratch));
-  LADE_EXPECT_OK(lade_soft_stream_hold(f.runtime, f.streams[0]));
+  LADE_EXPECT_OK(lade_soft_stream_hold(f.runtime, f.streams[0], true));
   LADE_EXPECT_OK(lade_copy_async(f.runtime, scratch, batch.memory, bytes, f.streams[0])); /* the consumer's work */
   LADE_ASSERT_EQ_INT(truncate(set.path, 0), 0);
   LADE_EXPECT_OK(lade_loader_return(loader, &batch, f.streams[0]));
@@ -161,7 +161,7 @@ LADE_TEST(LoaderFault, TriesAFailedBatchAgainOnlyBehindItsConsumersStream) {
   data_set_restore(&set);
   LADE_EXPECT_OK(lade_loader_next(loader, other, LADE_WAIT_FOREVER, &batch));
   support_let_run(f.runtime);
-  LADE_EXPECT_OK(lade_soft_stream_release(f.runtime, f.streams[0]));
+  LADE_EXPECT_OK(lade_soft_stream_hold(f.runtime, f.streams[0], false));
   for (int i = 0; i < 2; i++) LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, i == 0 ? other : f.streams[0]));
   data_set_expect(&f, &set, &batch);
   fixture_device_read(&f, 0, scratch, after, bytes);
@@ -205,14 +205,14 @@ LADE_TEST(LoaderFault, TriesAFailedSubmitAgainOnlyBehindItsStream) {
   LADE_ASSERT_OK(lade_device_alloc(allocator, bytes + bytes / 8, f.streams[0], &before));
   LADE_ASSERT_OK(lade_device_alloc(allocator, 2 * bytes, f.streams[0], &used));
   LADE_ASSERT_OK(lade_device_alloc(allocator, 2 * bytes, f.streams[0], &scratch));
-  LADE_EXPECT_OK(lade_soft_stream_hold(f.runtime, f.streams[0]));
+  LADE_EXPECT_OK(lade_soft_stream_hold(f.runtime, f.streams[0], true));
   LADE_EXPECT_OK(lade_copy_async(f.runtime, scratch, used, 2 * bytes, f.streams[0]));
   LADE_EXPECT_OK(lade_device_free(allocator, used)); /* free for the same stream at once */
   LADE_EXPECT_OK(lade_soft_fault_add(f.runtime, "event_record", 1, LADE_ERR_DRIVER));
   LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_loader_next(loader, other, LADE_WAIT_FOREVER, &batch));
   LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT,
                      lade_loader_next(loader, other, LADE_WAIT_FOREVER, &batch)); /* nothing can run */
-  LADE_EXPECT_OK(lade_soft_stream_release(f.runtime, f.streams[0]));
+  LADE_EXPECT_OK(lade_soft_stream_hold(f.runtime, f.streams[0], false));
   LADE_EXPECT_OK(lade_loader_next(loader, other, LADE_WAIT_FOREVER, &batch));
   LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, other));
   data_set_expect(&f, &set, &batch);
@@ -245,13 +245,13 @@ LADE_TEST(LoaderFault, GivesMemoryBackOnlyAsItsConsumersStreamPasses) {
   lade_batch batch = next_take(&f, loader);
   LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[0]));
   LADE_ASSERT_OK(lade_device_alloc(allocator, batch.bytes, f.streams[0], &scratch));
-  LADE_EXPECT_OK(lade_soft_stream_hold(f.runtime, f.streams[0]));
+  LADE_EXPECT_OK(lade_soft_stream_hold(f.runtime, f.streams[0], true));
   LADE_EXPECT_OK(lade_copy_async(f.runtime, scratch, batch.memory, batch.bytes, f.streams[0]));
   LADE_EXPECT_OK(lade_loader_return(loader, &batch, f.streams[0]));
   LADE_EXPECT_OK(lade_loader_destroy(loader));
   LADE_ASSERT_OK(lade_device_alloc(allocator, batch.bytes, other, &next));
   LADE_EXPECT_NE_PTR(next, batch.memory);
-  LADE_EXPECT_OK(lade_soft_stream_release(f.runtime, f.streams[0]));
+  LADE_EXPECT_OK(lade_soft_stream_hold(f.runtime, f.streams[0], false));
   LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, other));
   LADE_EXPECT_OK(lade_device_free(allocator, next));
   LADE_EXPECT_OK(lade_device_free(allocator, scratch));

@@ -69,7 +69,7 @@ LADE_TEST_P(LoadersRuntimes, ACheckpointThereAndBack, support_cuda_only, name) {
     LADE_ASSERT_OK(lade_safetensors_open(golden, &file));
     LADE_ASSERT_OK(lade_safetensors_load(file, f.targets, 1, &options, &load));
     LADE_EXPECT_OK(lade_tensor_load_stream_wait(load, 0, f.streams[0]));
-    LADE_ASSERT_OK(lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+    LADE_ASSERT_OK(lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
     tensors_describe(file, load, tensors);
     LADE_EXPECT_OK(lade_safetensors_metadata(file, 0, &metadata.key, &metadata.value));
     saving.metadata = &metadata;

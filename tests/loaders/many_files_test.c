@@ -208,9 +208,9 @@ LADE_TEST_P(ManyFiles, MakeACheckpoint, support_soft_runtimes, name) {
   char *memory = records_on_device(&s, 77);
   LADE_ASSERT_OK(shards_save(&s, path, memory));
   LADE_ASSERT_OK(lade_safetensors_open(index, &file));
-  LADE_EXPECT_EQ_UINT(lade_safetensors_file_count(file), FILES);
+  LADE_EXPECT(lade_safetensors_file_path(file, FILES - 1) != NULL && lade_safetensors_file_path(file, FILES) == NULL);
   LADE_ASSERT_OK(lade_safetensors_load(file, s.f.targets, 1, NULL, &load));
-  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
   shards_expect(&s, load, 77);
   LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
   LADE_ASSERT_OK(shards_save(&s, path, memory)); /* over the first one, which is open */

@@ -28,7 +28,7 @@ static lade_status loaded_open(const fixture *f, const char *path, loaded *out) 
   *out = (loaded){0};
   lade_status status = lade_safetensors_open(path, &out->file);
   if (status == LADE_OK) status = lade_safetensors_load(out->file, f->targets, 2, NULL, &out->load);
-  if (status == LADE_OK) status = lade_tensor_load_wait(out->load, LADE_WAIT_FOREVER);
+  if (status == LADE_OK) status = lade_tensor_load_wait(out->load, LADE_LOAD_ALL, LADE_WAIT_FOREVER);
   if (status != LADE_OK) return status;
   out->count = lade_safetensors_count(out->file);
   out->tensors = calloc(out->count + 1, sizeof *out->tensors);
@@ -283,7 +283,7 @@ LADE_TEST(SafetensorsSave, WritesSeveralFilesAndAnIndex) {
   expect_index(index, "sharded-2-00003-of-00003.safetensors", true);
   loaded again;
   LADE_ASSERT_OK(loaded_open(&f, index, &again));
-  LADE_EXPECT_EQ_UINT(lade_safetensors_file_count(again.file), 3);
+  LADE_EXPECT(lade_safetensors_file_path(again.file, 2) != NULL && lade_safetensors_file_path(again.file, 3) == NULL);
   LADE_EXPECT_EQ_UINT(lade_safetensors_metadata_count(again.file), 3); /* without the id */
   loaded_close(&again);
   options.max_shard_bytes = 149;

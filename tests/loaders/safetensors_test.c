@@ -29,7 +29,6 @@ LADE_TEST(SafetensorsOpen, ListsWhatThePackageWrote) {
   const char *key, *value;
   LADE_ASSERT_OK(lade_safetensors_open(all_path, &file));
   LADE_EXPECT_EQ_UINT(lade_safetensors_count(file), 28);
-  LADE_EXPECT_EQ_UINT(lade_safetensors_file_count(file), 1);
   LADE_EXPECT_EQ_STR(lade_safetensors_file_path(file, 0), all_path);
   LADE_EXPECT_EQ_PTR(lade_safetensors_file_path(file, 1), NULL);
   LADE_EXPECT_EQ_STR(tensor_of(file, 0).name, "dtype.uint64");
@@ -259,8 +258,8 @@ LADE_TEST_P(SafetensorsLoad, BringsEachTensorIntoOneSegment, support_soft_runtim
   lade_safetensors *file = golden_open(all_path);
   LADE_ASSERT_OK(lade_safetensors_load(file, f.targets, 1, NULL, &load));
   LADE_EXPECT_OK(lade_tensor_load_stream_wait(load, 3, f.streams[0]));
-  LADE_EXPECT_OK(lade_tensor_load_wait_tensor(load, 5, LADE_WAIT_FOREVER));
-  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_tensor_load_wait(load, 5, LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
   lade_device_stats stats;
   lade_device_stats_init(&stats);
   LADE_EXPECT_OK(lade_device_stats_get(f.targets[0].allocator, &stats));
@@ -293,7 +292,7 @@ LADE_TEST(SafetensorsLoad, SendsNeighboursTogether) {
   lade_load_info_init(&info);
   LADE_EXPECT_STATUS(LADE_NOT_READY, lade_tensor_load_query(load, &info));
   LADE_EXPECT_EQ_UINT(info.transfers, 1);
-  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
   for (uint64_t i = 0; i < lade_safetensors_count(file); i++) tensor_expect(&f, file, load, i, i);
   LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
   lade_safetensors_close(file);
@@ -315,13 +314,13 @@ LADE_TEST(SafetensorsLoad, WaitsForNoMoreThanTheTensor) {
   LADE_ASSERT_OK(lade_safetensors_open(path, &file));
   LADE_ASSERT_OK(lade_safetensors_load(file, f.targets, 1, NULL, &load));
   lade_load_info_init(&info);
-  LADE_EXPECT_EQ_INT(lade_tensor_load_wait_tensor(load, 0, 1), LADE_ERR_TIMEOUT);
-  LADE_EXPECT_OK(lade_tensor_load_wait_tensor(load, 0, LADE_WAIT_FOREVER));
+  LADE_EXPECT_EQ_INT(lade_tensor_load_wait(load, 0, 1), LADE_ERR_TIMEOUT);
+  LADE_EXPECT_OK(lade_tensor_load_wait(load, 0, LADE_WAIT_FOREVER));
   LADE_EXPECT_EQ_INT(lade_tensor_load_query(load, &info), LADE_NOT_READY);
   LADE_EXPECT_EQ_UINT(info.transfers, 1);
   LADE_EXPECT_GE_UINT(info.bytes_done, 8192);
   LADE_EXPECT_LT_UINT(info.bytes_done, 100000);
-  LADE_EXPECT_OK(lade_tensor_load_wait_tensor(load, 1, LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_tensor_load_wait(load, 1, LADE_WAIT_FOREVER));
   LADE_EXPECT_OK(lade_tensor_load_query(load, NULL));
   LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
   lade_safetensors_close(file);
@@ -344,8 +343,8 @@ LADE_TEST_P(SafetensorsLoad, LoadsSomeInTheOrderAskedFor, support_soft_runtimes,
   options.tensor_count = 4;
   options.per_tensor = 1;
   LADE_ASSERT_OK(lade_safetensors_load(file, f.targets, 1, &options, &load));
-  LADE_EXPECT_OK(lade_tensor_load_wait_tensor(load, 1, 0)); /* nothing to wait for */
-  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_tensor_load_wait(load, 1, 0)); /* nothing to wait for */
+  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
   void *memory[4];
   for (size_t i = 0; i < 4; i++) {
     tensor_expect(&f, file, load, i, tensors[i]);
@@ -377,7 +376,7 @@ LADE_TEST_P(SafetensorsLoad, SpreadsOverDevices, support_soft_runtimes, name) {
   if (!fixture_open(&f, name)) return;
   lade_safetensors *file = golden_open(sharded_path);
   LADE_ASSERT_OK(lade_safetensors_load(file, f.targets, 2, NULL, &load));
-  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
   shares_count(file, load, shares);
   LADE_EXPECT_EQ_UINT(shares[0], 80); /* of 149: x here, y and the other file there */
   for (uint64_t i = 0; i < 3; i++) tensor_expect(&f, file, load, i, i);
@@ -387,7 +386,7 @@ LADE_TEST_P(SafetensorsLoad, SpreadsOverDevices, support_soft_runtimes, name) {
   lade_load_options_init(&options);
   options.target_of = target_of;
   LADE_ASSERT_OK(lade_safetensors_load(file, f.targets, 2, &options, &load));
-  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
   shares_count(file, load, shares);
   LADE_EXPECT_EQ_UINT(shares[0], 7);
   for (uint64_t i = 0; i < 3; i++) tensor_expect(&f, file, load, i, i);
@@ -421,7 +420,7 @@ LADE_TEST_P(SafetensorsLoad, BringsTensorsWhereTheCallerSays, support_soft_runti
   options.tensor_count = count;
   options.memory = memory;
   LADE_ASSERT_OK(lade_safetensors_load(file, &target, 1, &options, &load));
-  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
   for (uint64_t i = 0; i < count; i++) {
     tensor_expect(&f, file, load, i, tensors[i]);
     LADE_EXPECT_OK(lade_tensor_load_address(load, i, &address, NULL));
@@ -446,7 +445,7 @@ LADE_TEST(SafetensorsLoad, TakesNothingToLoad) {
   if (!fixture_open(&f, "sim")) return;
   lade_safetensors *file = golden_open(FIXTURE_GOLDEN "empty.safetensors");
   LADE_ASSERT_OK(lade_safetensors_load(file, f.targets, 2, NULL, &load));
-  LADE_EXPECT_OK(lade_tensor_load_wait(load, 0));
+  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_LOAD_ALL, 0));
   LADE_EXPECT_OK(lade_tensor_load_destroy(load, true));
   lade_safetensors_close(file);
   fixture_close(&f);
@@ -500,7 +499,7 @@ LADE_TEST_P(SafetensorsLoad, ReportsAFileThatShrankMeanwhile, support_soft_runti
   lade_load_options options;
   lade_load_options_init(&options);
   LADE_ASSERT_OK(lade_safetensors_load(file, f.targets, 1, &options, &load));
-  LADE_EXPECT_STATUS(LADE_ERR_TRUNCATED, lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+  LADE_EXPECT_STATUS(LADE_ERR_TRUNCATED, lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "shrinks.safetensors");
   LADE_EXPECT_STATUS(LADE_ERR_TRUNCATED, lade_tensor_load_query(load, NULL));
   LADE_EXPECT_OK(lade_tensor_load_destroy(load, true)); /* frees it all the same: fixture_close would find it */
@@ -531,7 +530,7 @@ static lade_status load_all(lade_runtime *runtime, void *user) {
   if (status != LADE_OK) return status;
   status = lade_safetensors_load(file, f.targets, 2, NULL, &load);
   if (status == LADE_OK) {
-    status = lade_tensor_load_wait(load, LADE_WAIT_FOREVER);
+    status = lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER);
     if (status == LADE_OK)
       for (uint64_t i = 0; i < lade_safetensors_count(file); i++) tensor_expect(&f, file, load, i, i);
     LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
@@ -582,10 +581,12 @@ static void change_make(const char *path, change kind) {
 /* Each way to learn that tensors are there. */
 static lade_status load_ask(const fixture *f, lade_tensor_load *load, int way) {
   switch (way) {
-  case 0: return lade_tensor_load_wait(load, LADE_WAIT_FOREVER);
-  case 1: return lade_tensor_load_wait_tensor(load, 0, LADE_WAIT_FOREVER);
+  case 0: return lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER);
+  case 1: return lade_tensor_load_wait(load, 0, LADE_WAIT_FOREVER);
   case 2: return lade_tensor_load_stream_wait(load, 0, f->streams[0]);
-  default: (void)lade_tensor_load_wait(load, LADE_WAIT_FOREVER); return lade_tensor_load_query(load, NULL);
+  default:
+    (void)lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER);
+    return lade_tensor_load_query(load, NULL);
   }
 }
 
@@ -608,10 +609,10 @@ LADE_TEST_P(SafetensorsLoad, NoticesAFileThatIsWrittenToMeanwhile, support_soft_
       if (spoilt) {
         LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "rewritten.safetensors: the checkpoint has changed");
       } else {
-        LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+        LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
         change_make(path, CHANGE_REWRITE); /* after all is there */
-        LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
-        LADE_EXPECT_OK(lade_tensor_load_wait_tensor(load, 0, LADE_WAIT_FOREVER));
+        LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
+        LADE_EXPECT_OK(lade_tensor_load_wait(load, 0, LADE_WAIT_FOREVER));
       }
       LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[0]));
       LADE_EXPECT_OK(lade_tensor_load_destroy(load, spoilt)); /* frees what is not to be kept */

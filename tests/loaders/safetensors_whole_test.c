@@ -129,7 +129,7 @@ static uint64_t seed_loaded(const scene *s, const fixture *f) {
   uint64_t found = 0;
   lade_status status = lade_safetensors_open(s->whole, &file);
   if (status == LADE_OK) status = lade_safetensors_load(file, f->targets, 1, NULL, &load);
-  if (status == LADE_OK) status = lade_tensor_load_wait(load, LADE_WAIT_FOREVER);
+  if (status == LADE_OK) status = lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER);
   LADE_EXPECT_OK(status);
   for (uint64_t i = 0; status == LADE_OK && i < TENSORS; i++) {
     unsigned char bytes[TENSOR_BYTES], expected[TENSOR_BYTES];
@@ -549,7 +549,7 @@ LADE_TEST(SafetensorsWhole, IsReadToItsEndByWhoOpenedIt) {
   LADE_ASSERT_OK(lade_safetensors_open(s.whole, &file));
   good_save(&s, &f, NEW);
   LADE_ASSERT_OK(lade_safetensors_load(file, f.targets, 1, NULL, &load));
-  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_WAIT_FOREVER));
+  LADE_EXPECT_OK(lade_tensor_load_wait(load, LADE_LOAD_ALL, LADE_WAIT_FOREVER));
   for (uint64_t i = 0; i < TENSORS; i++) {
     LADE_EXPECT_OK(lade_tensor_load_address(load, i, &memory, NULL));
     fixture_device_read(&f, 0, memory, bytes, TENSOR_BYTES);

@@ -198,10 +198,11 @@ LADE_TEST_P(SaveBegin, LeavesTheOldCheckpointWhenItIsGivenUp, support_soft_runti
     lade_save_options options = staged_by(64 << 10);
     options.max_shard_bytes = shards > 0 ? BYTES : 0;
     support_file_write(s.path, "old", 3);
-    if (strcmp(name, "cpu") == 0) LADE_EXPECT_OK(lade_soft_stream_hold(s.f.runtime, s.stream)); /* no copy begins */
+    if (strcmp(name, "cpu") == 0)
+      LADE_EXPECT_OK(lade_soft_stream_hold(s.f.runtime, s.stream, true)); /* no copy begins */
     LADE_ASSERT_OK(begin(&s, &options, &save));
     LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, lade_save_wait(save, LADE_SAVE_DURABLE, 1000));
-    if (strcmp(name, "cpu") == 0) LADE_EXPECT_OK(lade_soft_stream_release(s.f.runtime, s.stream));
+    if (strcmp(name, "cpu") == 0) LADE_EXPECT_OK(lade_soft_stream_hold(s.f.runtime, s.stream, false));
     LADE_EXPECT_OK(lade_save_destroy(save, true));
     LADE_EXPECT_EQ_SIZE(support_names_count(s.dir.path), 2);
   }

@@ -58,7 +58,7 @@ static void save_several(scene *s) {
 
 static void open_several(scene *s) { s->status = lade_safetensors_open(s->index_path, &s->file); }
 static void load_begin(scene *s) { s->status = lade_safetensors_load(s->file, s->f.targets, 1, NULL, &s->load); }
-static void load_wait(scene *s) { s->status = lade_tensor_load_wait(s->load, LADE_WAIT_FOREVER); }
+static void load_wait(scene *s) { s->status = lade_tensor_load_wait(s->load, LADE_LOAD_ALL, LADE_WAIT_FOREVER); }
 static void load_destroy(scene *s) { s->status = lade_tensor_load_destroy(s->load, false); }
 
 static void close_several(scene *s) {

@@ -130,10 +130,10 @@ LADE_TEST(CallerRun, ThreadsQueueTheCopiesAfterAStreamWithWork) {
   after.stream = stream;
   for (unsigned i = 0; i < MANY / 10; i++) {
     lade_ticket *ticket;
-    LADE_ASSERT_OK(lade_soft_stream_hold(s.f.runtime, stream));
+    LADE_ASSERT_OK(lade_soft_stream_hold(s.f.runtime, stream, true));
     LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &after, &ticket));
     LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, lade_ticket_wait(ticket, 1000));
-    LADE_ASSERT_OK(lade_soft_stream_release(s.f.runtime, stream));
+    LADE_ASSERT_OK(lade_soft_stream_hold(s.f.runtime, stream, false));
     LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
     lade_ticket_release(ticket);
   }

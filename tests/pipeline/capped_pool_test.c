@@ -186,7 +186,7 @@ LADE_TEST(CappedPool, IsSharedByTurns) {
 static lade_stream stream_held(const scene *s) {
   lade_stream stream;
   LADE_EXPECT_OK(lade_stream_create(s->f.runtime, 0, &stream));
-  LADE_EXPECT_OK(lade_soft_stream_hold(s->f.runtime, stream));
+  LADE_EXPECT_OK(lade_soft_stream_hold(s->f.runtime, stream, true));
   return stream;
 }
 
@@ -213,7 +213,7 @@ static void crowd_run(scene *s, uint64_t seed) {
     LADE_ASSERT_OK(lade_pipeline_submit(pipeline, &transfer, &states[i].ticket));
     if (support_random_below(&random, 3) == 0) (void)lade_ticket_wait(states[i].ticket, 1000);
   }
-  LADE_EXPECT_OK(lade_soft_stream_release(s->f.runtime, stream));
+  LADE_EXPECT_OK(lade_soft_stream_hold(s->f.runtime, stream, false));
   for (unsigned k = 0, first = (unsigned)support_random_below(&random, PLACES); k < PLACES; k++) {
     transfer_state *t = &states[(first + k * 5) % PLACES];
     bool cancels = support_random_below(&random, 6) == 0;
@@ -308,13 +308,13 @@ LADE_TEST_P(CappedPool, WaitsForPendingBlocksAndNotForTheProgram, support_soft_r
   lade_transfer transfer = transfer_make(&s, &states[0], 0, KIND_MEMORY, 3 * CHUNK);
   s.f.pipeline = s.pipelines[0];
   LADE_EXPECT_STATUS(LADE_ERR_LIMIT, fixture_run(&s.f, &transfer));
-  LADE_ASSERT_OK(lade_soft_stream_hold(s.f.runtime, stream));
+  LADE_ASSERT_OK(lade_soft_stream_hold(s.f.runtime, stream, true));
   LADE_ASSERT_OK(lade_copy_async(s.f.runtime, s.f.device + MOST, block, CHUNK, stream));
   LADE_ASSERT_OK(lade_pinned_record_event(s.f.pool, block, stream));
   LADE_ASSERT_OK(lade_pinned_free(s.f.pool, block));
   LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &ticket));
   LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, lade_ticket_wait(ticket, 5000000));
-  LADE_EXPECT_OK(lade_soft_stream_release(s.f.runtime, stream));
+  LADE_EXPECT_OK(lade_soft_stream_hold(s.f.runtime, stream, false));
   LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
   lade_ticket_release(ticket);
   transfer_check(&s, &states[0]);

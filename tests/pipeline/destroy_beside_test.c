@@ -91,7 +91,7 @@ static bool waits_for_call(lade_pipeline *pipeline) {
 static void scene_let_go(scene *s) {
   if (s->held) {
     s->held = false;
-    LADE_EXPECT_OK(lade_soft_stream_release(s->f.runtime, s->stream));
+    LADE_EXPECT_OK(lade_soft_stream_hold(s->f.runtime, s->stream, false));
   }
 }
 
@@ -135,7 +135,7 @@ static bool scene_begin(scene *s) {
   if (!fixture_open(&s->f, "cpu", 2 * (size_t)CHUNK, NULL)) return false;
   LADE_EXPECT_OK(lade_stream_create(s->f.runtime, 0, &s->stream));
   LADE_EXPECT_OK(lade_stream_create(s->f.runtime, 0, &s->waiter));
-  LADE_EXPECT_OK(lade_soft_stream_hold(s->f.runtime, s->stream));
+  LADE_EXPECT_OK(lade_soft_stream_hold(s->f.runtime, s->stream, true));
   s->held = true;
   LADE_EXPECT_OK(lade_copy_async(s->f.runtime, s->f.device, s->f.device + CHUNK, CHUNK, s->stream));
   lade_transfer transfer = fixture_transfer(&s->f, LADE_TO_DEVICE, lade_endpoint_memory(s->host), CHUNK);
@@ -360,7 +360,7 @@ LADE_TEST(Destroy, CancelsWhatACallbackWasSubmitting) {
   lade_runtime *runtime = support_interposer_open("cpu", NULL);
   if (runtime == NULL || !fixture_open_on(&source.f, runtime, 2 * (size_t)CHUNK, &options)) return;
   LADE_ASSERT_OK(lade_stream_create(runtime, 0, &source.stream));
-  LADE_ASSERT_OK(lade_soft_stream_hold(runtime, source.stream));
+  LADE_ASSERT_OK(lade_soft_stream_hold(runtime, source.stream, true));
   LADE_ASSERT_OK(lade_copy_async(runtime, source.f.device, source.f.device + CHUNK, CHUNK, source.stream));
   support_hold(runtime, "event_record", 1, SUPPORT_HOLD_BEFORE); /* that of the callback's submit */
   lade_transfer transfer =
@@ -372,7 +372,7 @@ LADE_TEST(Destroy, CancelsWhatACallbackWasSubmitting) {
   support_hold_end(runtime);
   pthread_join(destroyer, &outcome);
   LADE_EXPECT_OK(*(lade_status *)outcome);
-  LADE_EXPECT_OK(lade_soft_stream_release(runtime, source.stream));
+  LADE_EXPECT_OK(lade_soft_stream_hold(runtime, source.stream, false));
   LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
   lade_ticket_release(ticket);
   LADE_EXPECT_OK(source.submitted);

@@ -182,14 +182,14 @@ LADE_TEST(Threads, WakeWhileOneAsksForTheEndOfCopies) {
   for (unsigned round = 0; round < ROUNDS && !lade_test_has_failed(); round++) {
     lade_ticket *copying;
     /* The copy waits for a stream that is stopped, so it is under way until the meeting is over. */
-    LADE_ASSERT_OK(lade_soft_stream_hold(s.f.runtime, stream));
+    LADE_ASSERT_OK(lade_soft_stream_hold(s.f.runtime, stream, true));
     lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_memory(s.host), CHUNK);
     LADE_ASSERT_OK(lade_copy_async(s.f.runtime, s.f.device, s.f.device + CHUNK, CHUNK, stream));
     transfer.after_stream = 1;
     transfer.stream = stream;
     LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &copying));
     meet_by_submits(&s, true);
-    LADE_EXPECT_OK(lade_soft_stream_release(s.f.runtime, stream));
+    LADE_EXPECT_OK(lade_soft_stream_hold(s.f.runtime, stream, false));
     LADE_EXPECT_OK(lade_ticket_wait(copying, LADE_WAIT_FOREVER));
     lade_ticket_release(copying);
   }

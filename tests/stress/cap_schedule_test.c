@@ -171,12 +171,12 @@ static void judge(void *user) {
   if (own->status != LADE_OK) LADE_FAIL("%s: the request ended with %s", own->now->name, lade_status_name(own->status));
   for (size_t i = 0; own->now->other == TAKES_THE_REST_AND_FREES && i < sizeof own->held / sizeof own->held[0]; i++)
     LADE_EXPECT_OK(lade_pinned_free(own->pool, own->held[i]));
-  if (own->pending != NULL) LADE_EXPECT_OK(lade_soft_stream_release(own->runtime, own->stream));
+  if (own->pending != NULL) LADE_EXPECT_OK(lade_soft_stream_hold(own->runtime, own->stream, false));
   LADE_EXPECT_OK(ladei_retire_shards_synchronize(own->pool->retire));
   LADE_EXPECT_OK(ladei_pinned_pool_check(own->pool));
   LADE_EXPECT_OK(lade_pinned_pool_destroy(own->pool, true));
   if (own->pending != NULL) {
-    LADE_EXPECT_OK(lade_soft_stream_hold(own->runtime, own->stream));
+    LADE_EXPECT_OK(lade_soft_stream_hold(own->runtime, own->stream, true));
     ladei_stream stream;
     LADE_EXPECT_OK(own->runtime->ops->stream_resolve(own->runtime->self, own->stream, &stream));
     LADE_EXPECT_OK(own->runtime->ops->host_function(own->runtime->self, &stream, nothing, NULL));
@@ -214,11 +214,11 @@ LADE_TEST_P(CapSchedule, ARequestIsServedInAllOrders, names, name) {
   if (own.runtime == NULL) return;
   LADE_EXPECT_OK(lade_stream_create(own.runtime, 0, &own.stream));
   LADE_EXPECT_OK(lade_stream_create(own.runtime, 0, &own.idle));
-  LADE_EXPECT_OK(lade_soft_stream_hold(own.runtime, own.stream));
+  LADE_EXPECT_OK(lade_soft_stream_hold(own.runtime, own.stream, true));
   LADE_EXPECT_OK(standing.stream_resolve(own.runtime->self, own.stream, &stream));
   LADE_EXPECT_OK(standing.host_function(own.runtime->self, &stream, nothing, NULL));
   printf("%s: %" PRIu64 " schedules\n", name, scheduler_explore(&plan, &own));
-  LADE_EXPECT_OK(lade_soft_stream_release(own.runtime, own.stream));
+  LADE_EXPECT_OK(lade_soft_stream_hold(own.runtime, own.stream, false));
   LADE_EXPECT_OK(lade_stream_destroy(own.runtime, own.stream));
   LADE_EXPECT_OK(lade_stream_destroy(own.runtime, own.idle));
   support_runtime_close(own.runtime);

@@ -201,7 +201,7 @@ static void judge(stress *own) {
   lade_soft_report report;
   lade_soft_report_init(&report);
   LADE_EXPECT_OK(lade_soft_report_get(own->runtime, &report));
-  lade_test_context("%s", lade_soft_last_finding(own->runtime));
+  lade_test_context("%s", report.last_finding);
   LADE_EXPECT_EQ_UINT(report.unordered_reuse, 0);
   LADE_EXPECT_EQ_UINT(report.freed_memory_used, 0);
   LADE_EXPECT_EQ_UINT(report.stale_handles, 0);

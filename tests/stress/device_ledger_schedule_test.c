@@ -186,7 +186,7 @@ static void retire_prepare(void *user) {
   ladei_stream resolved;
   const lade_runtime_ops *ops = own->runtime->ops;
   LADE_EXPECT_OK(ops->stream_resolve(own->runtime->self, own->stream, &resolved));
-  LADE_EXPECT_OK(lade_soft_stream_hold(support_inner(own->runtime), own->stream));
+  LADE_EXPECT_OK(lade_soft_stream_hold(support_inner(own->runtime), own->stream, true));
   LADE_EXPECT_OK(ops->host_function(own->runtime->self, &resolved, retire_work, NULL));
 }
 
@@ -205,7 +205,7 @@ static void retire_judge(void *user) {
   LADE_EXPECT_OK(lade_device_alloc(own->allocator, BYTES, own->other, &again));
   if (again == own->block) LADE_FAIL("the block is handed out while its stream still uses it");
   LADE_EXPECT_OK(lade_device_free(own->allocator, again));
-  LADE_EXPECT_OK(lade_soft_stream_release(support_inner(own->runtime), own->stream));
+  LADE_EXPECT_OK(lade_soft_stream_hold(support_inner(own->runtime), own->stream, false));
   LADE_EXPECT_OK(lade_device_empty_cache(own->allocator));
   LADE_EXPECT_OK(lade_device_allocator_destroy(own->allocator, true));
   LADE_EXPECT_OK(lade_stream_destroy(own->runtime, own->stream));

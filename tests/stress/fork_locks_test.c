@@ -137,7 +137,7 @@ static void staging_open(objects *o) {
   LADE_EXPECT_OK(lade_loader_next(o->loader, o->stream, UINT64_MAX, &o->batch));
   LADE_EXPECT_OK(lade_safetensors_open(o->checkpoint, &o->file));
   LADE_EXPECT_OK(lade_safetensors_load(o->file, &target, 1, NULL, &o->load));
-  LADE_EXPECT_OK(lade_tensor_load_wait(o->load, UINT64_MAX));
+  LADE_EXPECT_OK(lade_tensor_load_wait(o->load, LADE_LOAD_ALL, UINT64_MAX));
 }
 
 static void others_open(objects *o) {
@@ -274,8 +274,8 @@ static void runtime_calls(objects *o) {
   CALL(lade_soft_report_get(o->runtime, &report));
   CALL(lade_soft_fault_add(o->runtime, "copy", 1, LADE_ERR_DRIVER));
   CALL(lade_soft_fault_clear(o->runtime));
-  CALL(lade_soft_stream_hold(o->runtime, o->stream));
-  CALL(lade_soft_stream_release(o->runtime, o->stream));
+  CALL(lade_soft_stream_hold(o->runtime, o->stream, true));
+  CALL(lade_soft_stream_hold(o->runtime, o->stream, false));
   CALL(lade_soft_device_lose(o->runtime, 0, 0));
   CALL(lade_event_destroy(o->runtime, o->event));
   CALL(lade_stream_destroy(o->runtime, o->stream));
@@ -342,7 +342,6 @@ static void block_calls(objects *o) {
   CALL(lade_device_stream_retire(o->allocator, o->stream));
   CALL(lade_device_frees_hold(o->allocator, true));
   CALL(lade_device_frees_hold(o->allocator, false));
-  CALL(lade_device_base_get(o->allocator, o->device, &block, &bytes));
   CALL(lade_device_memory_get(o->allocator, &bytes, &total));
   CALL(lade_device_find(o->allocator, o->device, &info));
   CALL(lade_device_peer_add(o->allocator, 1));
@@ -464,8 +463,8 @@ static void staging_calls(objects *o) {
   CALL_ANY(lade_loader_state_get(o->loader, &loader_state));
   CALL(lade_safetensors_load(o->file, &target, 1, NULL, &load));
   CALL_ANY(lade_tensor_load_address(o->load, 0, &memory, NULL));
-  CALL(lade_tensor_load_wait(o->load, UINT64_MAX));
-  CALL(lade_tensor_load_wait_tensor(o->load, 0, UINT64_MAX));
+  CALL(lade_tensor_load_wait(o->load, LADE_LOAD_ALL, UINT64_MAX));
+  CALL(lade_tensor_load_wait(o->load, 0, UINT64_MAX));
   CALL(lade_tensor_load_stream_wait(o->load, 0, o->stream));
   CALL(lade_tensor_load_query(o->load, &load_info));
   CALL(lade_safetensors_save(o->checkpoint, &target, 1, &tensor, 1, NULL));

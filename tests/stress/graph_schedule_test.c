@@ -224,7 +224,7 @@ static void findings_expect_none(bench *b) {
   lade_soft_report_init(&report);
   LADE_EXPECT_OK(lade_soft_report_get(b->runtime, &report));
   if (report.freed_memory_used + report.unordered_reuse + report.stale_handles > 0)
-    LADE_FAIL("the device found: %s", lade_soft_last_finding(b->runtime));
+    LADE_FAIL("the device found: %s", report.last_finding);
 }
 
 static void judge(void *user) {

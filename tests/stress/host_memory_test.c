@@ -299,7 +299,7 @@ static lade_status checkpoint_load(staging_use *s, const char *path, lade_safete
   SUPPORT_TWICE(&s->first, lade_safetensors_open(path, file));
   lade_status status = lade_safetensors_load(*file, &target, 1, NULL, load);
   if (status != LADE_OK) return status;
-  status = lade_tensor_load_wait(*load, LADE_WAIT_FOREVER);
+  status = lade_tensor_load_wait(*load, LADE_LOAD_ALL, LADE_WAIT_FOREVER);
   if (status == LADE_OK) return LADE_OK;
   LADE_EXPECT_OK(lade_tensor_load_destroy(*load, false));
   *load = NULL;

@@ -196,7 +196,7 @@ static void judge(void *user) {
   LADE_EXPECT_EQ_INT(support_live(b->runtime, SUPPORT_LIVE_GRAPH_EXECS), 0);
   LADE_EXPECT_OK(lade_soft_report_get(b->runtime, &report));
   if (report.freed_memory_used + report.unordered_reuse + report.stale_handles > 0)
-    LADE_FAIL("the device found: %s", lade_soft_last_finding(b->runtime));
+    LADE_FAIL("the device found: %s", report.last_finding);
 }
 
 static void choose(void *user, int thread, int number) { ((bench *)user)->operations[thread] = number; }

@@ -177,7 +177,7 @@ static lade_status hold_queue(support_stream_hold *hold) {
 bool support_stream_hold_begin(support_stream_hold *hold, lade_runtime *runtime, lade_stream stream) {
   /* Not through an interposer: the hold is no call of the code under test. */
   *hold = (support_stream_hold){support_inner(runtime), stream, NULL};
-  lade_status status = lade_soft_stream_hold(hold->runtime, stream);
+  lade_status status = lade_soft_stream_hold(hold->runtime, stream, true);
   if (status == LADE_ERR_UNSUPPORTED) status = hold_queue(hold);
   return ladet_equal_status(__FILE__, __LINE__, "support_stream_hold_begin", LADE_OK, status);
 }
@@ -185,7 +185,7 @@ bool support_stream_hold_begin(support_stream_hold *hold, lade_runtime *runtime,
 void support_stream_hold_end(support_stream_hold *hold) {
   struct support_stream_hold_latch *latch = hold->latch;
   if (latch == NULL) {
-    LADE_EXPECT_OK(lade_soft_stream_release(hold->runtime, hold->stream));
+    LADE_EXPECT_OK(lade_soft_stream_hold(hold->runtime, hold->stream, false));
     return;
   }
   pthread_mutex_lock(&latch->lock);

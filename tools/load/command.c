@@ -163,13 +163,13 @@ static bool load_wait(const stage *s, lade_tensor_load *load, outcome *o, double
   lade_status status = LADE_OK;
   progress_begin(&bar, s, o->path);
   if (o->tensors > 0) {
-    status = lade_tensor_load_wait_tensor(load, 0, LADE_WAIT_FOREVER);
+    status = lade_tensor_load_wait(load, 0, LADE_WAIT_FOREVER);
     o->first_seconds = stage_seconds(s) - began;
   }
   while (status == LADE_OK || status == LADE_ERR_TIMEOUT) {
     lade_load_info info;
     lade_load_info_init(&info);
-    status = lade_tensor_load_wait(load, stage_is_virtual(s) ? LADE_WAIT_FOREVER : glance_ns);
+    status = lade_tensor_load_wait(load, LADE_LOAD_ALL, stage_is_virtual(s) ? LADE_WAIT_FOREVER : glance_ns);
     (void)lade_tensor_load_query(load, &info);
     o->bytes = info.bytes;
     if (status == LADE_OK || stage_is_virtual(s)) break;
@@ -232,7 +232,8 @@ static bool checkpoint_load(const stage *s, const load_arguments *a, outcome *o)
   options.file_flags = a->direct ? LADE_FILE_DIRECT : 0;
   if (lade_safetensors_open(o->source, &file) != LADE_OK) return stage_failed(s, "opening");
   o->is_checkpoint = true;
-  o->files = lade_safetensors_file_count(file);
+  o->files = 0;
+  while (lade_safetensors_file_path(file, o->files) != NULL) o->files++;
   o->tensors = lade_safetensors_count(file);
   bool good = lade_safetensors_load(file, s->targets, s->count, &options, &load) == LADE_OK;
   if (!good) {

@@ -665,7 +665,7 @@ static void selves_check(session *s) {
   lade_soft_report_init(&report);
   if (lade_soft_report_get(s->runtime, &report) != LADE_OK) return;
   uint64_t findings = report.freed_memory_used + report.unordered_reuse + report.stale_handles;
-  if (findings != s->findings) wrong_print(s, "the device reports: %s", lade_soft_last_finding(s->runtime));
+  if (findings != s->findings) wrong_print(s, "the device reports: %s", report.last_finding);
   s->findings = findings;
   if (ladei_tree_verify(s->tree) != LADE_OK) wrong_print(s, "the tree: %s", lade_last_error()->text);
 }

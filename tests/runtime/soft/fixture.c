@@ -104,6 +104,5 @@ lade_soft_report soft_fixture_report(const soft_fixture *f) {
 void soft_fixture_expect_no_finding(const soft_fixture *f) {
   lade_soft_report report = soft_fixture_report(f);
   uint64_t findings = report.freed_memory_used + report.unordered_reuse + report.unpinned_copies + report.stale_handles;
-  if (findings != 0)
-    LADE_FAIL("%llu findings, last: %s", (unsigned long long)findings, ladei_soft_last_finding(f->self));
+  if (findings != 0) LADE_FAIL("%llu findings, last: %s", (unsigned long long)findings, report.last_finding);
 }

@@ -58,7 +58,7 @@ LADE_TEST_P(Races, TwoWritesWithoutOrderAreFound, soft_fixture_clocks, clock) {
   h2d(&s, &s.a, 0, 0, BYTES);
   h2d(&s, &s.b, BYTES - 1, BYTES, BYTES); /* one byte in common */
   expect_races(&s, 1);
-  LADE_EXPECT_CONTAINS_STR(ladei_soft_last_finding(s.f.self), "not ordered");
+  LADE_EXPECT_CONTAINS_STR(soft_fixture_report(&s.f).last_finding, "not ordered");
   soft_fixture_close(&s.f);
 }
 
@@ -399,7 +399,7 @@ static void expect_graph_races(scene *s, uint64_t count) {
   fork_to(s, &s->b, &s->a);
   LADE_EXPECT_OK(s->f.ops->capture_end(s->f.self, &s->a, &graph));
   LADE_EXPECT_EQ_UINT(soft_fixture_report(&s->f).unordered_reuse, count);
-  if (count != 0) LADE_EXPECT_CONTAINS_STR(ladei_soft_last_finding(s->f.self), "in a graph, the");
+  if (count != 0) LADE_EXPECT_CONTAINS_STR(soft_fixture_report(&s->f).last_finding, "in a graph, the");
   LADE_EXPECT_OK(s->f.ops->graph_destroy(s->f.self, graph));
   soft_fixture_close(&s->f);
 }
