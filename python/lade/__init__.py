@@ -2,7 +2,7 @@
 """lade: pinned host memory, device memory, and a pipeline that stages bytes between them.
 
 The distribution is ``liblade``: ``lade`` on the package index is another project's, and both put a package ``lade`` into one folder.
-Needs no GPU: ``lade.software_device()`` is a device made of host memory. Nothing here imports NumPy, torch or CuPy, but for calls
+Needs no GPU: ``lade.software_device()`` is a device made of host memory. Nothing here imports NumPy, torch or CuPy, except calls
 that return their objects.
 """
 

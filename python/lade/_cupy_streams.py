@@ -10,8 +10,8 @@ K2  A stream is retired on all allocators and pools of its runtime after the las
     object is let go after that. So nothing is queued on it between its retirement and its end.
 K3  Where it cannot be retired, because it captures or an allocator is just being closed, it stays until a later look.
 
-Default streams end with the process, and a stream that CuPy has from elsewhere belongs to somebody else: neither is held.
-Locks: `_looking` is held by the one thread that looks for streams to retire, also while allocators wait; nobody waits for it: the others
+Default streams end with the process, and a stream that CuPy has from elsewhere belongs to other code: neither is held.
+Locks: `_looking` is held by the one thread that looks for streams to retire, also while allocators wait; no thread waits for it: the others
 leave it to a later look. `_adding` guards the list of arenas, and no other lock is taken under it. `held` is changed by single
 operations under the GIL.
 """
@@ -65,7 +65,7 @@ class Streams:
             self.retire_unused()
 
     def retire_unused(self) -> None:
-        """Retire the streams that nobody but lade refers to any more, and let them go (K2, K3). Any thread."""
+        """Retire the streams that only lade refers to, and let them go (K2, K3). Any thread."""
         if not self._looking.acquire(blocking=False):
             return  # another thread looks; or this one does, and an object that ended on the way has come here
         try:

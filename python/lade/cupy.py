@@ -16,7 +16,7 @@ it when it first asks for memory. An array's block goes back when the array dies
 
 Streams. A block belongs to CuPy's current stream at its allocation, and is reused in the order of that stream, as by CuPy's own
 pool. An array that another stream uses is either kept until that is done, or named to lade with ``record_stream()``. A
-``cupy.cuda.Stream`` may die before its arrays: lade holds it until nobody else refers to it, and retires it before it lets it go, when
+``cupy.cuda.Stream`` may die before its arrays: lade holds it until no other object refers to it, and retires it before it lets it go, when
 another new stream comes or at ``uninstall()``. The handle of an ``ExternalStream`` or of ``Stream.from_external()`` is its owner's:
 retire it before it is destroyed, ``memory.device(0).retire_stream(handle)``. PyTorch's streams are never destroyed.
 

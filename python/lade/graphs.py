@@ -25,7 +25,7 @@ that is alive changes (docs/graphs.md).
 nest. PyTorch's grad mode, inference mode and autocast are part of the form. What the function reads besides its arguments is not
 looked at: name it in ``weights``.
 
-*Arguments* are copied into the recording before each replay, in one batch, but for outputs of the tree, which are used in place, and
+*Arguments* are copied into the recording before each replay, in one batch, except for outputs of the tree, which are used in place, and
 for those named in ``static``, which are used in place and looked at by address: one that moved is another recording.
 
 *Outputs* are tensors for PyTorch, else ``lade.GraphArray``. An output is valid until its step is over; each call is a step until

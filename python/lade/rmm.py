@@ -50,7 +50,7 @@ def resource(device: lade.DeviceAllocator | lade.Device | int | str | None = Non
     Parameters
     ----------
     device : lade.DeviceAllocator, lade.Device, int or str
-        An allocator of backend ``native`` with ``event_batch=1``, or the device to make one for, with default settings but for that. None: the first GPU.
+        An allocator of backend ``native`` with ``event_batch=1``, or the device to make one for, with default settings except for that. None: the first GPU.
         As with any resource of RMM, set it for that device alone, while that device is current.
 
     Returns

@@ -11,7 +11,7 @@
 
 namespace lade_python {
 
-// What lade.Adopted wraps. While it is open the memory is pinned: its object and the pool are kept alive.
+// The C++ object of lade.Adopted. While it is open the memory is pinned: its object and the pool are kept alive.
 class Adopted {
 public:
   Adopted(const Owner<Pool> &pool, TensorView &&view, bool charged);

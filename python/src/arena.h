@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What memory comes from: the native side of PinnedPool and DeviceAllocator, counted by its owners.
+// The source of memory: the native side of PinnedPool and DeviceAllocator, counted by its owners.
 //
 //   PinnedPool ------+                              (Python object)
 //   Buffer ----------+--> Arena --> Runtime         Arena: Pool (pinned.h) or Allocator (device.h)
@@ -10,7 +10,7 @@
 //     that stands on it (a pipeline). The last one deletes, which closes and waits (R2).
 // A2  close() is for owners() == 1, so that no other thread is in a call of the library on it, as its destroy functions demand:
 //     a block counts until its free has returned.
-// A3  Whether it is closed is read and written under the GIL, but for retire(), which finds open ones alone: an arena is in its
+// A3  Whether it is closed is read and written under the GIL, except by retire(), which finds open ones alone: an arena is in its
 //     runtime's list (Runtime::arena_add) from its creation until it is about to be closed. A closed arena refuses every call by
 //     name.
 #ifndef LADE_PYTHON_ARENA_H
@@ -143,7 +143,7 @@ void arena_close(Arena &arena, Handle *&handle, const char *class_name, Destroy 
     raise(LADE_ERR_BUSY, std::string("the ") + class_name + " cannot be closed: " + std::to_string(arena.owners() - 1) +
                              " buffers, exported tensors, calls in other threads or pipelines still use it");
   Handle *closed = handle;
-  handle = nullptr; // who calls it from now on is refused (A3)
+  handle = nullptr; // calls from now on are refused (A3)
   lade_status status;
   {
     Unlocked unlocked;

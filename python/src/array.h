@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the arrays of the package have in common in Python: Buffer, DeviceBuffer, DeviceView.
+// The part that the arrays of the package have in common in Python: Buffer, DeviceBuffer, DeviceView.
 #ifndef LADE_PYTHON_ARRAY_H
 #define LADE_PYTHON_ARRAY_H
 
@@ -18,7 +18,7 @@ nb::dict array_interface(const void *data, const Layout &layout);
 // The memory of an arena as DLPack names it: host memory on a software device, else that type, on the arena's device.
 DLDevice dlpack_device(const Block &block, int32_t type);
 
-// What NumPy calls where an array has no interface that it reads: memory of a GPU.
+// NumPy calls it where an array has no interface that it reads: memory of a GPU.
 [[noreturn]] void refuse_numpy(nb::handle self, const Block &block);
 
 // Properties, and what Python prints. `Array` has block() and layout(). `where`: how the array stands to its device.

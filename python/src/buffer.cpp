@@ -66,7 +66,7 @@ int fill_view(PyObject *self, Py_buffer *view, int flags) {
 
 int get_buffer(PyObject *self, Py_buffer *view, int flags) noexcept {
   view->obj = nullptr;
-  if (!nb::inst_ready(self)) { // by __new__() alone: nobody but a pool makes one
+  if (!nb::inst_ready(self)) { // by __new__() alone: only a pool makes one
     PyErr_SetString(PyExc_BufferError, "this Buffer is of no pool; expected one that PinnedPool.empty() gave");
     return -1;
   }

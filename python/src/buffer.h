@@ -9,7 +9,7 @@
 
 namespace lade_python {
 
-// What lade.Buffer wraps: a C-contiguous, writable array in one block. Views of it (memoryview, NumPy) hold the Python object,
+// The C++ object of lade.Buffer: a C-contiguous, writable array in one block. Views of it (memoryview, NumPy) hold the Python object,
 // DLPack capsules the block. Holds no Python object, so it is in no cycle.
 class Buffer {
 public:

@@ -72,7 +72,7 @@ template <typename Object> struct Slot {
   Object *native = nullptr;
 };
 
-// What a function holds of CuPy and of lade.cupy.
+// The objects of CuPy and of lade.cupy that a function holds.
 template <typename Object> struct Function {
   nb::object arena_of; // from a device's number to its allocator or pool, the same one each time
   nb::object current_device, current_stream, held, hold, memory, pointer, failed;
@@ -163,7 +163,7 @@ lade_stream stream_now(Function<AllocatorObject> &function, const Allocator &all
   return stream_from(allocator.runtime(), handle, allocator.device().ordinal);
 }
 
-// Device memory. What lade refuses goes through `failed`, which raises CuPy's error.
+// Device memory. A refusal of lade's goes through `failed`, which raises CuPy's error.
 Block *block_now(Function<AllocatorObject> &function, AllocatorObject &arena, size_t bytes, PyObject *nbytes) {
   nb::object stream;
   const lade_stream on = stream_now(function, *arena.allocator.get(), stream);
@@ -199,7 +199,7 @@ template <typename Object> PyObject *allocate(Function<Object> &function, PyObje
 
 const char capsule_name[] = "lade.cupy", device_signature[] = "int (int __pyx_skip_dispatch)";
 
-// What CuPy calls. C++'s exceptions end here.
+// The functions that CuPy calls. C++'s exceptions end here.
 template <typename Object> PyObject *entry(PyObject *capsule, PyObject *nbytes) {
   try {
     return allocate(*static_cast<Function<Object> *>(PyCapsule_GetPointer(capsule, capsule_name)), nbytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What CuPy calls for memory, without steps in Python: lade.cupy puts the functions together.
+// The functions that CuPy calls for memory, without steps in Python: lade.cupy puts the functions together.
 //
 //   cupy.cuda.alloc(n) --> builtin function --> device: the current one          cupy.cuda.runtime.getDevice()
 //                                           --> stream: the current one, held    cupy.cuda.get_current_stream()  (K1)

@@ -49,7 +49,7 @@ lade_stream stream_on(const Device &device, nb::handle object) {
 
 Block *device_block(Allocator &allocator, size_t bytes, lade_stream on, std::shared_ptr<void> kept) {
   void *pointer = nullptr;
-  // What is cached is taken with the GIL, as pinned memory is (pool_block): that waits for nobody.
+  // Cached memory is taken with the GIL, as pinned memory is (pool_block): that waits for no thread.
   const lade_status ready = bytes > 0 ? lade_device_alloc_ready(allocator.get(), bytes, on, &pointer) : LADE_OK;
   if (bytes == 0)
     (void)allocator.get();
@@ -237,7 +237,7 @@ std::string allocator_settings(const AllocatorObject &self) {
   return text;
 }
 
-// Note [Streams of consumers]: work of `consumer` is put behind what the buffer's stream has queued, and its use is recorded, so that
+// Note [Streams of consumers]: work of `consumer` is ordered after what the buffer's stream has queued, and its use is recorded, so that
 // the block is not handed out again before that work is done, whichever thread drops the capsule.
 void consumer_wait(const DeviceBuffer &buffer, lade_stream consumer) {
   if (consumer == buffer.stream() || !buffer.block().pointer()) return;
@@ -490,7 +490,8 @@ void bind_device(nb::module_ &module) {
           },
           nb::sig("def stats(self) -> dict[str, int]"), "Statistics under the names that PyTorch gives them.")
       .def("usage", &allocator_usage, nb::sig("def usage(self) -> dict[str, float]"),
-           "How much is used, all of one moment: the fields of ``lade_device_usage``, bytes but for ``fragmentation``.")
+           "How much is used, all of one moment: the fields of ``lade_device_usage``, bytes except for "
+           "``fragmentation``.")
       .def(
           "device_memory",
           [](const AllocatorObject &self) {

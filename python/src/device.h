@@ -41,7 +41,7 @@ private:
   const bool uncached_;
 };
 
-// What lade.DeviceAllocator wraps.
+// The C++ object of lade.DeviceAllocator.
 struct AllocatorObject {
   Owner<Allocator> allocator;
   AllocatorObject() = default;
@@ -52,7 +52,7 @@ struct AllocatorObject {
 // The allocator that an argument means: a lade.DeviceAllocator that is open. Refuses the rest by name.
 Owner<Allocator> allocator_from(nb::handle object);
 
-// What lade.DeviceBuffer wraps: a C-contiguous array in one block of device memory, first used on `stream`.
+// The C++ object of lade.DeviceBuffer: a C-contiguous array in one block of device memory, first used on `stream`.
 class DeviceBuffer {
 public:
   // Takes over a count of the block.

@@ -2,7 +2,7 @@
 //
 // Arrays that share a range of device memory: tensors of a checkpoint, fields of a batch.
 //
-//   DeviceView --> Block --> Shared --> the range, and whoever gave it
+//   DeviceView --> Block --> Shared --> the range, and the object that gave it
 //   capsule ---------^
 //
 // V1  The bytes are there before a view is made: no consumer has to wait for a stream.
@@ -27,7 +27,7 @@ public:
   virtual lade_status record(lade_stream stream) noexcept = 0;
 };
 
-// What lade.DeviceView wraps. Its block's arena is a Shared.
+// The C++ object of lade.DeviceView. Its block's arena is a Shared.
 class DeviceView {
 public:
   // Part of a range, from `data` on.

@@ -8,7 +8,7 @@ namespace lade_python {
 
 namespace {
 
-// What a capsule owns: one of the two structs first, so that it is found from its address.
+// The memory of a capsule: one of the two structs first, so that it is found from its address.
 template <typename Managed> struct Exported {
   Managed managed;
   Block *block;
@@ -43,7 +43,7 @@ template <typename Managed> nb::object capsule_of(Managed *managed, const char *
   return nb::steal(capsule);
 }
 
-// D1: the deleter of a capsule that nobody took.
+// D1: the deleter of a capsule that no consumer took.
 template <typename Managed> void capsule_drop(PyObject *capsule, const char *name) {
   if (!PyCapsule_IsValid(capsule, name)) return;
   auto *managed = static_cast<Managed *>(PyCapsule_GetPointer(capsule, name));

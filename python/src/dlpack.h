@@ -3,7 +3,7 @@
 // DLPack's structs (their layout is its ABI, versions 0.8 and 1.1), and the two directions: blocks of lade as capsules, and what
 // other packages' capsules hold.
 //
-// D1  A capsule's name says who owns: "dltensor..." the capsule, whose destructor then calls the deleter; "used_dltensor..." the
+// D1  A capsule's name says which side owns: "dltensor..." the capsule, whose destructor then calls the deleter; "used_dltensor..." the
 //     consumer, which calls it when it is done, in any thread, with or without the GIL.
 #ifndef LADE_PYTHON_DLPACK_H
 #define LADE_PYTHON_DLPACK_H

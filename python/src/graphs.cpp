@@ -18,7 +18,7 @@ namespace {
 constexpr lade_graph_buffer none = {0, 0};
 bool is_buffer(lade_graph_buffer buffer) { return buffer.slot != 0 || buffer.generation != 0; }
 
-// One run, in its thread. What it calls is Python's.
+// One run, in its thread. It calls Python.
 struct Running {
   nb::handle call; // called by the body
   const std::vector<size_t> *offsets;
@@ -155,7 +155,7 @@ void GraphOutput::check_valid() const {
 
 // ---- Runs ------------------------------------------------------------------------------------------------------------
 
-// What lade._lade._GraphTree wraps.
+// The C++ object of lade._lade._GraphTree.
 struct GraphTreeObject {
   Owner<GraphTree> tree;
   GraphTreeObject() = default;
@@ -163,7 +163,7 @@ struct GraphTreeObject {
   ~GraphTreeObject() { let_go(tree); }
 };
 
-// What lade._lade._GraphFunction wraps: a function of one form of arguments.
+// The C++ object of lade._lade._GraphFunction: a function of one form of arguments.
 struct GraphFunctionObject {
   Owner<GraphTree> tree;
   lade_graph_function *function = nullptr;

@@ -10,7 +10,7 @@
 // G1  A tree and its functions hold no Python object: what a run calls comes with the run (Running), in its thread. So no cycle
 //     goes through native memory.
 // G2  A count of a buffer is given back when the last array, tensor or capsule over it goes, in whatever thread that is.
-// G3  given_ has every Output of a buffer, so that memory that comes back as an input is known by its address, whoever made the
+// G3  given_ has every Output of a buffer, so that memory that comes back as an input is known by its address, whichever object made the
 //     tensor. Guarded by lock_, under which only buffers are asked about.
 // G4  A tree closes at the user's word while no Output and no run stands on it: both are counted in uses_, changed upwards under the
 //     GIL alone. Functions are no use: those of a closed tree do nothing.
@@ -86,7 +86,7 @@ private:
   bool ended_ = false;
 };
 
-// What lade.GraphArray wraps: a C-contiguous array in a buffer, ready for work queued on `stream`.
+// The C++ object of lade.GraphArray: a C-contiguous array in a buffer, ready for work queued on `stream`.
 class GraphArray {
 public:
   // Takes over a count of the block, which keeps the output.

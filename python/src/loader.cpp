@@ -10,7 +10,7 @@
 // F1  A feed counts among the users of its pipe, and its index does not change as long as it is there.
 // F2  A lease gives its batch back with its last owner, in any thread. So a feed whose leases are alive is not destroyed, also where its
 //     loader is closed.
-// F3  Calls on the library's loader hold `lock` shared; destroying holds it alone. Nobody waits for it with the GIL: what a destruction
+// F3  Calls on the library's loader hold `lock` shared; destroying holds it alone. No thread waits for it with the GIL: what a destruction
 //     waits for may need the GIL. In a forked child it is not taken.
 // F4  A lade.Stream that batches are allocated on, or handed out on, outlives them: on one that is gone none can be returned.
 #include "loader.h"
@@ -270,7 +270,7 @@ public:
   Pipe &pipe() const noexcept { return *pipe_; }
 
 private:
-  // What a loader that is not destroyed stands on; never let go of.
+  // The objects that a loader which is not destroyed stands on; never let go of.
   struct Kept {
     std::shared_ptr<Stream> stream;
     std::shared_ptr<Index> index;
@@ -424,7 +424,7 @@ uint32_t alignment_of(const FieldSizes &sizes, const nb::list &layout, bool padd
   return static_cast<uint32_t>(alignment);
 }
 
-// What layout says of a field whose records take `row` bytes each; refuses what is not of as many.
+// The layout of a field whose records take `row` bytes each; refuses one of another number.
 FieldArray array_from(const std::string &name, nb::handle layout, uint64_t row) {
   FieldArray array{dtype_find("uint8"), {}};
   nb::object shape = nb::none();

@@ -23,7 +23,7 @@ NB_MODULE(_lade, module) {
   // The classes of errors and the shared runtimes are the process's: a second interpreter would take them over.
   if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0)
     throw nb::import_error("lade serves the main interpreter of a process, and no subinterpreter");
-  // What lives at the interpreter's exit stays as it is (runtime.h, R3): no leak.
+  // Objects that live at the interpreter's exit stay as it is (runtime.h, R3): no leak.
   nb::set_leak_warnings(false);
   bind_status(module);
   bind_log(module); // its lines are delivered after the runtime's end (atexit)

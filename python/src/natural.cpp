@@ -15,7 +15,7 @@ nb::object integer_of(nb::handle object) {
   return number;
 }
 
-// What __index__ of an argument gives. Arrays have one that refuses by TypeError.
+// The result of __index__ of an argument. Arrays have one that refuses by TypeError.
 static nb::object index_of(nb::handle object, const char *name, const char *expected) {
   if (!PyIndex_Check(object.ptr())) refuse_type(name, object, expected);
   nb::object number = nb::steal(python_run([&] { return PyNumber_Index(object.ptr()); }));

@@ -13,7 +13,7 @@
 namespace lade_python {
 
 // The int that an object stands for: an int itself, or what its __index__ gives, as NumPy's integers have it. Empty where it stands for
-// none, and for a bool, which is no number of anything here. What __index__ raises passes, TypeError apart: arrays have the method and
+// none, and for a bool, which is no number of anything here. An error of __index__ passes, except TypeError: arrays have the method and
 // refuse by that.
 nb::object integer_of(nb::handle object);
 

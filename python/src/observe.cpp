@@ -80,7 +80,7 @@ std::string figures_html(const std::string &head, const Figures &figures) {
 
 namespace {
 
-// What lade.Snapshot wraps. It has named all stacks, and needs nothing of the pool any more.
+// The C++ object of lade.Snapshot. It has named all stacks, and needs nothing of the pool any more.
 struct SnapshotObject {
   std::unique_ptr<lade_snapshot, decltype(&lade_snapshot_destroy)> snapshot{nullptr, &lade_snapshot_destroy};
 };
@@ -115,7 +115,7 @@ std::string page(const SnapshotObject &self) {
   return out;
 }
 
-// What lade.Publisher wraps: with owners, so that what it publishes outlives it.
+// The C++ object of lade.Publisher: with owners, so that what it publishes outlives it.
 struct PublisherObject {
   std::vector<Owner<Pool>> pools;
   std::vector<Owner<Allocator>> allocators;

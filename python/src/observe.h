@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What pools and allocators tell about themselves, in one way for both.
+// Statistics, snapshots and histories of pools and allocators, in one way for both.
 #ifndef LADE_PYTHON_OBSERVE_H
 #define LADE_PYTHON_OBSERVE_H
 

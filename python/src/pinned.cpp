@@ -39,7 +39,7 @@ Owner<Pool> pool_from(nb::handle object) {
 Block *pool_block(Pool &pool, size_t bytes) {
   void *pointer = nullptr;
   lade_pinned_pool *handle = pool.get();
-  // What the thread has at hand is taken with the GIL: that waits for nobody, so not for a thread that waits for the GIL. Letting go of
+  // A block that the thread has at hand is taken with the GIL: that waits for no thread, so not for a thread that waits for the GIL. Letting go of
   // it takes a tenth of a warm pair of alloc and free.
   if (bytes > 0 && lade_pinned_alloc_ready(handle, bytes, &pointer) != LADE_OK)
     unlocked_call(pool, [&](lade_pinned_pool *own) { return lade_pinned_alloc(own, bytes, &pointer); });
@@ -93,7 +93,7 @@ uint32_t share_from(nb::handle object) {
   refuse("budget_share is " + repr_text(object) + "; expected \"first_come\", \"fair\" or \"part\"");
 }
 
-// What PinnedPool(...) is asked for. The options refer to the texts beside them.
+// The arguments of PinnedPool(...). The options refer to the texts beside them.
 struct PoolOptions {
   lade_pinned_options options;
   lade_config config;
@@ -512,7 +512,7 @@ void bind_reports(nb::class_<PoolObject> &pool) {
       "Text of the last finding with ``debug=True``; empty if there is none.");
 }
 
-// For lade.torch, whose blocks may be freed at any time until the process ends: nobody closes the pool from now on.
+// For lade.torch, whose blocks may be freed at any time until the process ends: no call closes the pool from now on.
 nb::tuple pool_lend(const PoolObject &self) {
   const auto number = [](const auto *pointer) { return reinterpret_cast<uintptr_t>(pointer); };
   lade_pinned_pool *handle = self.pool->get();

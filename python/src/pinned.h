@@ -32,7 +32,7 @@ private:
   lade_pinned_pool *handle_; // NULL: closed
 };
 
-// What lade.PinnedPool wraps.
+// The C++ object of lade.PinnedPool.
 struct PoolObject {
   Owner<Pool> pool;
   PoolObject() = default;

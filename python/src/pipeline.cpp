@@ -120,7 +120,7 @@ uint64_t bytes_from(const Side &side, nb::handle bytes) {
   return count;
 }
 
-// What a name is of: a URL's object, or a file.
+// The thing that a name is of: a URL's object, or a file.
 lade_endpoint named_endpoint(const std::string &name, uint64_t offset, uint32_t flags) {
   lade_endpoint endpoint = lade_endpoint_path(name.c_str(), offset, flags);
   for (const char *scheme : {"http://", "https://", "s3://"})
@@ -495,8 +495,7 @@ void bind_ticket(nb::module_ &module) {
       .def("wait_on", &ticket_stream_wait, nb::arg("stream").none() = nb::none(),
            nb::sig("def wait_on(self, stream: StreamLike = None) -> None"),
            "Let work that is queued on a stream from now on wait for the transfer's copies.\n\n"
-           "Returns when the copies are queued, that is, after the reads; nobody waits for the copies but the "
-           "stream.\n\n"
+           "Returns when the copies are queued, that is, after the reads; only the stream waits for the copies.\n\n"
            "Parameters\n----------\nstream : Stream, int, object with __cuda_stream__ or None\n    None: the default "
            "stream.")
       .def_prop_ro(

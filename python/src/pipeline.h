@@ -8,7 +8,7 @@
 
 namespace lade_python {
 
-// What lade.Pipeline wraps. Holds no Python object, so it is in no cycle.
+// The C++ object of lade.Pipeline. Holds no Python object, so it is in no cycle.
 struct PipelineObject {
   std::shared_ptr<Pipe> pipe;
   PipelineObject() = default;
@@ -18,7 +18,7 @@ struct PipelineObject {
   }
 };
 
-// What lade.Ticket wraps. `result` is the ticket's own count of what wait() fills: cycles through it are collected, while the
+// The C++ object of lade.Ticket. `result` is the ticket's own count of what wait() fills: cycles through it are collected, while the
 // transfer itself has another count until it is over (P1).
 struct TicketObject {
   std::shared_ptr<Transfer> transfer;

@@ -65,7 +65,7 @@ void block_free(RmmBlocks &self, uintptr_t pointer, nb::handle stream) {
   let_go(node.mapped());
 }
 
-// RMM calls it from destructors, where an error ends the process: it is printed. What could not be freed stays in use.
+// RMM calls it from destructors, where an error ends the process: it is printed. A block that could not be freed stays in use.
 void deallocate(RmmBlocks &self, uintptr_t pointer, uint64_t nbytes, nb::handle stream) {
   if (!pointer) return;
   if (self.blocks.find(pointer) == self.blocks.end()) {
@@ -85,7 +85,7 @@ void deallocate(RmmBlocks &self, uintptr_t pointer, uint64_t nbytes, nb::handle 
   PySys_WriteStderr("lade.rmm: %llu bytes at 0x%llx could not be freed and stay in use:\n",
                     static_cast<unsigned long long>(nbytes), static_cast<unsigned long long>(pointer));
   PyErr_WriteUnraisable(stream.ptr());
-  if (is_interrupted) PyErr_SetInterrupt(); // for who can take it
+  if (is_interrupted) PyErr_SetInterrupt(); // for a thread that can take it
 }
 
 } // namespace

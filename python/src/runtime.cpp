@@ -32,7 +32,7 @@ Shared &shared = *new Shared; // outlives the interpreter (R3)
 
 std::atomic<unsigned> generation{0};
 
-// In a child: its parent's threads, and with them whoever held the lock, are gone.
+// In a child: its parent's threads, and with them the one that held the lock, are gone.
 void after_fork() {
   generation.fetch_add(1, std::memory_order_relaxed);
   new (&shared.lock) std::mutex;

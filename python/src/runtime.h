@@ -8,8 +8,8 @@
 //
 // R1  A native object holds what it stands on by shared_ptr: never by a Python reference, so that it can be let go by any
 //     thread, with or without the GIL (a DLPack consumer's thread, say).
-// R2  The last owner closes. What that waits for is waited for without the GIL: let_go() lets go of the GIL where a Python object goes,
-//     Arena::drop() where anybody else does who may hold it, such as NumPy with a DLPack capsule. So do the end of a Stream, which
+// R2  The last owner closes. It waits without the GIL: let_go() lets go of the GIL where a Python object goes,
+//     Arena::drop() where other code does that may hold it, such as NumPy with a DLPack capsule. So do the end of a Stream, which
 //     memory may own, and the free of memory that is not cached.
 // R3  From the interpreter's exit on nothing is closed: exiting() is true, and the process ends with what it has. Nothing waits
 //     then, and no thread of a consumer meets memory that is gone.
@@ -64,7 +64,7 @@ inline bool is_iterable(nb::handle object) {
   return PyType_GetSlot(Py_TYPE(object.ptr()), Py_tp_iter) || PySequence_Check(object.ptr());
 }
 
-// The items of an argument, which is refused by name where it is no iterable. What going through it raises passes.
+// The items of an argument, which is refused by name where it is no iterable. Errors of going through it pass.
 inline nb::object python_list(nb::handle iterable, const std::string &name, const std::string &expected) {
   if (!is_iterable(iterable)) refuse_type(name, iterable, expected);
   return python_list(iterable);
@@ -153,7 +153,7 @@ public:
   // Retires a stream from all of them, and destroys it; where some are being closed, which may name it, when they are. Without the
   // GIL.
   void stream_end(lade_stream stream) noexcept;
-  // Retires a stream of somebody else's from all of them. False: one needs it still, or is being closed, which may name it. Without the
+  // Retires a stream of other code from all of them. False: one needs it still, or is being closed, which may name it. Without the
   // GIL.
   bool stream_retire(lade_stream stream) noexcept;
 
@@ -165,7 +165,7 @@ private:
   std::unique_lock<std::mutex> arenas_guard();
   void arena_erase(Arena *arena) noexcept;
   void closing_end(std::unique_lock<std::mutex> guard) noexcept;
-  // Guards what follows. Nobody waits for it with the GIL: what stream_end() waits for, holding it, may need the GIL.
+  // Guards what follows. No thread waits for it with the GIL: what stream_end() waits for, holding it, may need the GIL.
   std::mutex arenas_lock_;
   std::vector<Arena *> arenas_;
   size_t closing_ = 0;                 // arenas removed, and not closed yet
@@ -185,7 +185,7 @@ struct Device {
 // A runtime that a module of lade.torch has opened, which lives until the process ends: so does this.
 std::shared_ptr<Runtime> runtime_of_module(lade_runtime *handle);
 
-// What lade.Device wraps: let go of by Python (R2).
+// The C++ object of lade.Device: let go of by Python (R2).
 struct DeviceObject : Device {
   explicit DeviceObject(Device device) : Device(std::move(device)) {}
   DeviceObject(const DeviceObject &) = default;

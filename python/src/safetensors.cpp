@@ -134,7 +134,7 @@ struct File {
   }
 };
 
-// What lade._lade._Checkpoint wraps. Calls and slices hold it, loads its files.
+// The C++ object of lade._lade._Checkpoint. Calls and slices hold it, loads its files.
 struct Checkpoint {
   std::shared_ptr<File> file;
 };
@@ -335,7 +335,7 @@ private:
   lade_tensor_load *load_ = nullptr; // NULL: over
 };
 
-// What lade._lade._Load wraps. Its calls are made by one thread, in the order of lade/safetensors/.
+// The C++ object of lade._lade._Load. Its calls are made by one thread, in the order of lade/safetensors/.
 struct LoadObject {
   struct Place {
     lade_tensor_info info;
@@ -379,7 +379,7 @@ int32_t dtype_number(const std::string &name) {
   refuse("dtype is \"" + name + "\"; expected one of the format's names, such as \"F32\"");
 }
 
-// What a load makes of the file's tensors: their types and parts, for the library, and their infos with the bytes in memory.
+// The tensors of a load: their types and parts, for the library, and their infos with the bytes in memory.
 struct Wanted {
   std::vector<int32_t> dtypes; // empty: as in the file
   std::vector<lade_load_part> parts;
@@ -707,7 +707,7 @@ void pieces_read(const Target &target, const std::vector<lade_piece> &pieces, nb
   }
 }
 
-// Ranges of a tensor's bytes, `bytes` in all, one behind the other in new memory: what get_slice() reads, of the file that was opened.
+// Ranges of a tensor's bytes, `bytes` in all, one after the other in new memory: what get_slice() reads, of the file that was opened.
 nb::object checkpoint_read(Checkpoint &self, nb::handle target_entry, uint64_t number, nb::handle ranges,
                            uint64_t bytes, bool direct) {
   nb::list one;
@@ -921,7 +921,7 @@ private:
   lade_save *save_ = nullptr; // NULL: over
 };
 
-// What lade._lade._Save wraps.
+// The C++ object of lade._lade._Save.
 struct SaveObject {
   std::shared_ptr<Saving> saving;
   explicit SaveObject(std::shared_ptr<Saving> of) : saving(std::move(of)) {}

@@ -2,7 +2,7 @@
 //
 // Statuses of the library as exceptions: lade.Error, and a class below it for each status.
 //
-// C1  Who calls these holds the GIL.
+// C1  Callers hold the GIL.
 // C2  The text is read in the thread of the failed call before that thread calls the library again.
 #ifndef LADE_PYTHON_STATUS_H
 #define LADE_PYTHON_STATUS_H
@@ -57,10 +57,10 @@ template <typename Close> void with_end(nb::args raised, Close close) {
 // A number of 1 or more; refuses 0, which None means in this package.
 uint64_t positive(uint64_t value, const char *name);
 
-// Clears the error of an object that is no number, or none of that size. What else its __index__() or __float__() raises is thrown.
+// Clears the error of an object that is no number, or none of that size. Other errors of its __index__() or __float__() are thrown.
 void mistake_clear();
 
-// str() and repr() of an object as UTF-8. What has no such form is escaped: Python has bytes of file names that are no text as single
+// str() and repr() of an object as UTF-8. Characters without such a form are escaped: Python has bytes of file names that are no text as single
 // surrogates.
 std::string str_text(nb::handle object);
 std::string repr_text(nb::handle object);
@@ -68,7 +68,7 @@ std::string repr_text(nb::handle object);
 // The text of an argument for C, which ends at the first null character: refuses one in it. As long as `text`.
 const char *c_text(const std::string &text, const char *name);
 
-// What an object is, for messages: its class, with the module where that is not builtins.
+// The kind of an object, for messages: its class, with the module where that is not builtins.
 std::string class_text(nb::handle object);
 // "512 B", "1.5 MiB".
 std::string bytes_text(uint64_t bytes);

@@ -28,7 +28,7 @@ private:
   lade_stream handle_;
 };
 
-// What lade.Stream wraps.
+// The C++ object of lade.Stream.
 struct StreamObject {
   std::shared_ptr<Stream> stream;
   explicit StreamObject(std::shared_ptr<Stream> of) : stream(std::move(of)) {}

@@ -330,7 +330,7 @@ struct TensorViewReader {
     return python_run([&] { return method(**keywords); });
   }
 
-  // What a capsule says of its shape is looked at before it is read from, and nothing is read of its memory.
+  // A capsule's shape is looked at before it is read from, and nothing is read of its memory.
   void read_dlpack_shape(const DLTensor &tensor) {
     const int32_t dims = tensor.dims;
     if (dims < 0 || dims > Layout::max_dims)
@@ -351,7 +351,7 @@ struct TensorViewReader {
     return type.bits / 8;
   }
 
-  // Strides of elements in bytes. What has too many of them for a stride is that of no contiguous array: -1 stands for it.
+  // Strides of elements in bytes. A number that is too large for a stride is that of no contiguous array: -1 stands for it.
   static std::vector<int64_t> strides_in_bytes(const int64_t *strides, size_t dims, size_t itemsize) {
     std::vector<int64_t> out(strides, strides + dims);
     for (int64_t &stride : out)

@@ -55,7 +55,7 @@ private:
   nb::object capsule_; // DLPack's, not taken: its destructor calls the deleter
 };
 
-// What the memory is for.
+// The purpose of the memory.
 enum class Access { read, write };
 
 // The memory that an argument means. `name` is the argument's, for messages.

@@ -43,7 +43,7 @@ Registry &registry_own() {
   return *now;
 }
 
-// Calls a function that Python gave. What it raises goes to sys.unraisablehook.
+// Calls a function that Python gave. Its errors go to sys.unraisablehook.
 void call_python(PyObject *function, PyObject *first, PyObject *second) {
   PyObject *result = python_run([=] { return PyObject_CallFunctionObjArgs(function, first, second, nullptr); });
   if (!result) PyErr_WriteUnraisable(function);
@@ -276,7 +276,7 @@ bool Messenger::ended_wait(uint64_t timeout_ns) {
   return changed_.wait_for(guard, nanoseconds(timeout_ns), [this] { return ended_ || !started_; });
 }
 
-// Waits for something to deliver; NULL: the end. What was looked at is let go of without the lock: the last to hold a pipe stops this
+// Waits for something to deliver; NULL: the end. Pipes that were looked at are let go of without the lock: the last to hold a pipe stops this
 // messenger.
 Messenger::Batch *Messenger::next() {
   std::vector<std::shared_ptr<Transfer>> looked_at;
@@ -428,7 +428,7 @@ lade_status Pipe::completed(void *user, lade_ticket *ticket, const lade_error *o
     transfer = std::move(found->second);
     pipe.live_.erase(found);
     if (!raw->leave_to_call(transfer))
-      messenger->finished_expect(); // before who waits for the pipe to be idle may stop the messenger
+      messenger->finished_expect(); // before a thread that waits for the pipe to be idle may stop the messenger
     raw->over_.store(true, std::memory_order_release);
     pipe.changed_.notify_all();
   }

@@ -2,7 +2,7 @@
 //
 // A pipeline and its transfers: the native side of lade.Pipeline and lade.Ticket, with a thread that calls Python.
 //
-//   lade.Ticket --> Transfer --> Pipe --> Owner<Pool>          (shared_ptr, but for the last)
+//   lade.Ticket --> Transfer --> Pipe --> Owner<Pool>          (shared_ptr, except the last)
 //                      ^           |
 //                      +-- live ---+      while the transfer is under way
 //
@@ -16,8 +16,8 @@
 // P3  Callbacks are called once each, by the messenger, or by add_done_callback() where they were delivered before. On "sim",
 //     which knows one thread, there is no messenger: the calls of the program deliver. A transfer that ends without callbacks while a
 //     call on it is under way is left to that call: so to submit and to wait wakes no thread, neither here nor in lade.
-// P4  From pipes_exit() on no messenger runs. What is still under way then stays in `live` for ever, and with it the Python
-//     objects: nobody writes into memory that is gone, and no thread meets an interpreter that is gone.
+// P4  From pipes_exit() on no messenger runs. Transfers that are still under way then stay in `live` for ever, and with it the Python
+//     objects: no thread writes into memory that is gone, and no thread meets an interpreter that is gone.
 // P5  In a forked child none of the locks below is taken (a thread that is gone may hold them), and nothing is freed.
 // Locks: Pipe::lock_, Messenger::lock_, Transfer::lock_ in this order, none while Python or lade_pipeline_destroy runs. The GIL is
 // never waited for under one; one may be taken with the GIL held, for a few instructions.
@@ -76,7 +76,7 @@ public:
   bool wait_over(uint64_t timeout_ns);
   // Asks; does not wait.
   bool ask_over();
-  // What has arrived until now.
+  // The bytes that have arrived until now.
   uint64_t bytes_done();
   void raise_outcome() const;
   // Adds a callback function(ticket); calls it at once where they were delivered before.
@@ -122,7 +122,7 @@ private:
 // The thread that calls Python for one pipe.
 class Messenger {
 public:
-  // All by any thread. What is expected is added soon: the thread does not end before.
+  // All by any thread. An expected transfer is added soon: the thread does not end before.
   void finished_expect();
   void finished_add(std::shared_ptr<Transfer> transfer);
   void watch(const std::shared_ptr<Transfer> &transfer);
@@ -174,7 +174,7 @@ public:
   void submit(const std::shared_ptr<Transfer> &transfer, lade_transfer &request);
   // Waits for transfers (cancel: cancels them first), and destroys. Interrupted or late, it stays open.
   void close(bool cancel, uint64_t timeout_ns);
-  // What stands on the pipeline for longer than a call: close() refuses, naming how many.
+  // Objects that stand on the pipeline for longer than a call: close() refuses, naming how many.
   void user_add();
   void user_remove() noexcept;
   // Delivers on "sim"; else the messenger does.
@@ -223,7 +223,7 @@ private:
   std::shared_ptr<Pipe> pipe_;
 };
 
-// A call on a transfer: where it is left to the call, the end lets go of what it holds. Made and ended with the GIL, by one who holds
+// A call on a transfer: where it is left to the call, the end lets go of what it holds. Made and ended with the GIL, by code that holds
 // the transfer.
 class TransferCall {
 public:

@@ -169,7 +169,7 @@ std::vector<std::pair<uintptr_t, CapturePools::Block>> CapturePools::returning()
   return blocks;
 }
 
-// Whoever takes a block out gives it back: of two threads that reclaim at once, one.
+// The thread that takes a block out gives it back: of two threads that reclaim at once, one.
 bool CapturePools::take_out(uintptr_t address) noexcept {
   std::lock_guard<std::mutex> lock(mutex_);
   bool is_taken = blocks_.erase(address) != 0;

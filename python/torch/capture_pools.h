@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Pinned memory of graph captures. A graph names addresses: what it was captured with must stay what it is for as long as the
-// graph may be launched, also where nobody recorded the use (a kernel that reads pinned memory in place). So blocks that are
+// graph may be launched, also where the use was not recorded (a kernel that reads pinned memory in place). So blocks that are
 // allocated during a capture belong to the capture's pool, by PyTorch's number of it, and stay there until the pool is
 // released.
 //
@@ -9,7 +9,7 @@
 //   freed           IN_USE -> FREE                       no stream recorded: the same pool may have it again
 //                   IN_USE -> KEPT                       recorded: the graph copies from or to it
 //   pool released   KEPT -> lade_pinned_free()           lade knows by the record until when graphs and streams use it
-//                   FREE -> RETURNING                    nobody knows: given back by empty_cache, behind a wait for the device
+//                   FREE -> RETURNING                    not known: given back by empty_cache, after a wait for the device
 //                   IN_USE -> the same when it is freed
 //
 // C1  A block lies in blocks_ from its allocation until it is given back to its source.
@@ -19,7 +19,7 @@
 // C4  FREE and RETURNING blocks that graphs may have read in place go back only after a wait for their device, and never while a
 //     capture is under way, which the wait would break.
 // C5  end() and release() of a pool that is not known do nothing: its capture began before lade was installed.
-// Locks: mutex_ guards all fields. Neither lade nor the driver is called under it, but for a capture's filter, which asks the
+// Locks: mutex_ guards all fields. Neither lade nor the driver is called under it, except a capture's filter, which asks the
 // driver about the current stream.
 #ifndef LADE_TORCH_CAPTURE_POOLS_H
 #define LADE_TORCH_CAPTURE_POOLS_H

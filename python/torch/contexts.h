@@ -2,7 +2,7 @@
 //
 // Contexts of lade's histories that PyTorch's recorder captures: Python and C++ frames.
 //
-// A context is a std::shared_ptr of PyTorch's on the heap, made by `capture` and freed by `release`. What leaves a history are
+// A context is a std::shared_ptr of PyTorch's on the heap, made by `capture` and freed by `release`. The contexts that leave a history are
 // copies. The recorder never goes back to NULL while a history may capture: it is a function of PyTorch's, which stays loaded.
 #ifndef LADE_TORCH_CONTEXTS_H
 #define LADE_TORCH_CONTEXTS_H

@@ -186,7 +186,7 @@ lade_status pool_stat_add(const char *key, int64_t value, void *user) noexcept {
 
 // ---- Snapshots -------------------------------------------------------------------------------------------------------
 
-// As PyTorch has them: its own settings are parsed whoever allocates.
+// As PyTorch has them: its own settings are parsed whichever allocator serves.
 torch_device::AllocatorConfigInfo config_info() {
   using Config = torch_device::CUDAAllocatorConfig;
 #if LADE_TORCH_HAS_COMMON_CONFIG

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// lade's device allocators behind PyTorch: device_caches.h has D1 to D7.
+// lade's device allocators under PyTorch: device_caches.h has D1 to D7.
 
 #include "device_caches.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// lade's device allocators behind PyTorch, one per device, and what of its calls finds its way by an address or a capture.
+// lade's device allocators under PyTorch, one per device, and what of its calls finds its way by an address or a capture.
 //
 //   PyTorch --> DeviceAllocator (device_allocator.h) --> DeviceCaches --> one lade_device_allocator per device
 //   PyTorch's own allocator, a MemPool --> lade_torch_segment_alloc/_free --> the same
@@ -40,7 +40,7 @@ public:
 
   static DeviceCaches &get(); // never destroyed: D1
 
-  // What allocators are made with. Throws where allocators exist already.
+  // The settings of allocators that are made from now on. Throws where allocators exist already.
   void configure(const char *runtime_name, const lade_device_options &options);
   // Changes the settings of all allocators, those to come included, as PyTorch's setter does: `change` gets those in force.
   void change(const std::function<void(lade_device_options *)> &change);
@@ -63,7 +63,7 @@ public:
     for (int device = 0; device < max_devices; device++)
       if (lade_device_allocator *each = existing(device)) call(each, device);
   }
-  // What `call(allocator, device)` returns for the allocator that knows the address; LADE_ERR_FOREIGN_POINTER: none does.
+  // The result of `call(allocator, device)` for the allocator that knows the address; LADE_ERR_FOREIGN_POINTER: none does.
   template <typename Call> lade_status for_owner(Call call) {
     int last = last_used();
     lade_device_allocator *each = existing(last);

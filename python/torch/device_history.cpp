@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What PyTorch hears of device memory: device_history.h has V1 to V5.
+// PyTorch's view of device memory: device_history.h has V1 to V5.
 
 #include "device_history.h"
 
@@ -89,7 +89,7 @@ lade_device_allocator *user_allocator(void *user) {
 }
 void *user_of(int device) { return reinterpret_cast<void *>(static_cast<intptr_t>(device)); }
 
-// What PyTorch's registry knows may free memory: tensors of other processes that are read no more, for one.
+// The callbacks in PyTorch's registry may free memory: tensors of other processes that are read no more, for one.
 lade_status reclaim(void *) noexcept {
   bool freed = false;
   try {

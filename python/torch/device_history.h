@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What PyTorch hears of device memory: histories and snapshots, trackers of events, observers of failures.
+// PyTorch's view of device memory: histories and snapshots, trackers of events, observers of failures.
 //
 // V1  A request for history, a tracker, an observer hold for all devices, those that come later included (DeviceCaches, D6).
 // V2  Trackers and observers stay for as long as the process lives, as in PyTorch, and are called by lade with no lock held: a

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What lade/torch/__init__.py calls, by ctypes, and what PyTorch calls by address. No symbol but these is visible.
+// The functions that lade/torch/__init__.py calls, by ctypes, and that PyTorch calls by address. No symbol but these is visible.
 //
 // E1  Functions for Python return 0 or more, or -1 with a text: no exception passes them. They are called without the interpreter's
 //     lock.
@@ -50,7 +50,7 @@ void join_history([[maybe_unused]] lade_pinned_pool *pool) {
 #endif
 }
 
-// What the environment says, as PyTorch reads it too, and then `settings`. As in PyTorch, private pools grow in ranges, the newest
+// Applies the environment, as PyTorch reads it too, and then `settings`. As in PyTorch, private pools grow in ranges, the newest
 // pool leads, and a block is back as soon as its streams are done.
 lade_device_options device_options(const char *settings) {
   lade_device_options options;
@@ -69,7 +69,7 @@ lade_device_options device_options(const char *settings) {
   return options;
 }
 
-// As PyTorch's setter: what it does not name keeps its value, but for these three, which begin from their defaults.
+// As PyTorch's setter: what it does not name keeps its value, except these three, which begin from their defaults.
 void device_options_change(lade_device_options *options, const char *settings) {
   options->max_split_bytes = 0;
   options->collection_threshold = 0;

@@ -10,7 +10,7 @@
 
 namespace lade_torch {
 
-// What torch.cuda.host_memory_stats() shows. Throws c10::Error in a forked child.
+// The figures of torch.cuda.host_memory_stats(). Throws c10::Error in a forked child.
 at::HostStats host_stats(lade_pinned_pool *pool);
 
 } // namespace lade_torch

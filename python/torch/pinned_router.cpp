@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PyTorch's host allocator with lade behind it: pinned_router.h has the model and R1 to R4.
+// PyTorch's host allocator with lade under it: pinned_router.h has the model and R1 to R4.
 
 #include "pinned_router.h"
 
@@ -121,7 +121,7 @@ at::DataPtr Router::allocate(size_t bytes) {
   return {block, block, source->release, at::DeviceType::CPU};
 }
 
-// As blocks of PyTorch's allocator: nobody but their deleter does anything with their context.
+// As blocks of PyTorch's allocator: only their deleter does anything with their context.
 bool Router::is_simple_data_ptr(const c10::DataPtr &) const { return false; }
 
 // Blocks have different deleters.
@@ -179,7 +179,7 @@ void Router::reset_peak_stats() {
 // ---- Graph captures --------------------------------------------------------------------------------------------------
 
 #if LADE_TORCH_HAS_HOST_POOLS
-// Both allocators hear of every capture, whoever serves: the one may be installed or not when the capture ends.
+// Both allocators hear of every capture, whichever serves: the one may be installed or not when the capture ends.
 void Router::begin_allocate_to_pool(c10::MempoolId_t pool_id, std::function<bool(c10::Stream)> filter) {
   previous_->begin_allocate_to_pool(pool_id, filter);
   try {

@@ -20,7 +20,7 @@
 // R3  The context of a block of lade is the block's address. Contexts that PyTorch passes in may be anything (a wrapped tensor's,
 //     a dead object's): they are compared by the previous allocator and never looked into.
 // R4  Registered with the highest priority, and only once; registration is checked, not assumed.
-// Locks: none on the way of allocate, free and record_event, but for blocks of graph captures (capture_pools.h).
+// Locks: none on the way of allocate, free and record_event, except for blocks of graph captures (capture_pools.h).
 #ifndef LADE_TORCH_PINNED_ROUTER_H
 #define LADE_TORCH_PINNED_ROUTER_H
 

@@ -2,7 +2,7 @@
 //
 // Where pinned memory comes from while lade serves PyTorch: a pool of lade, and what its streams are.
 //
-// S1  A source lives as long as the process: blocks of its pool are freed by whoever drops a tensor last, also while the
+// S1  A source lives as long as the process: blocks of its pool are freed by the thread that drops a tensor last, also while the
 //     interpreter ends.
 // S2  A stream that cannot be noted on a block is waited for, so that the block's bytes are not reused early; where that fails
 //     too, the caller gets an exception.
@@ -16,7 +16,7 @@
 
 namespace lade_torch {
 
-// What c10::Stream means to a pool.
+// The meaning of a c10::Stream to a pool.
 enum class Streams {
   cuda,     // a stream of PyTorch's CUDA part
   software, // its id is a lade_stream: for tests of a pool on a software device
@@ -55,7 +55,7 @@ inline void check(lade_status status) {
 
 // The stream that PyTorch works on at the moment.
 c10::Stream current_stream(Streams streams);
-// What current_stream() answers in this thread for sources on software devices.
+// The answer of current_stream() in this thread for sources on software devices.
 void set_software_stream(lade_stream stream);
 
 // The handle of a stream.

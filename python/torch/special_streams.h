@@ -18,7 +18,7 @@ inline bool is_special(lade_stream stream) {
   return stream == nullptr || stream == LADE_STREAM_LEGACY || stream == LADE_STREAM_PER_THREAD;
 }
 
-// What `call` returns, which names `stream` to lade, for a device that PyTorch says is current. Where lade refuses a special
+// The result of `call`, which names `stream` to lade, for a device that PyTorch says is current. Where lade refuses a special
 // stream, the device is made current and the call repeated: a refused call has changed nothing. It stays current, as after a
 // thread's first call of the CUDA runtime.
 template <typename Call> lade_status on_device(lade_runtime *runtime, int device, lade_stream stream, Call call) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What differs between the minor versions of PyTorch, in one place. The build gives LADE_TORCH_MINOR and the headers of that
+// The differences between the minor versions of PyTorch, in one place. The build gives LADE_TORCH_MINOR and the headers of that
 // version; the macros below say what its interfaces have.
 //
 //   2.8   at::setHostAllocator; figures of the host cache by "allocation" and "segment"

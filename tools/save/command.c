@@ -175,7 +175,7 @@ static bool checkpoint_open(const stage *s, const char *path, checkpoint *out) {
   checkpoint c = {0};
   bool good = lade_safetensors_open(path, &c.file) == LADE_OK &&
               lade_safetensors_load(c.file, s->targets, s->count, NULL, &c.load) == LADE_OK &&
-              lade_tensor_load_wait(c.load, LADE_WAIT_FOREVER) == LADE_OK;
+              lade_tensor_load_wait(c.load, LADE_LOAD_ALL, LADE_WAIT_FOREVER) == LADE_OK;
   if (!good) {
     stage_failed(s, "loading");
   } else if (!tensors_describe(&c) || !metadata_describe(&c)) {
