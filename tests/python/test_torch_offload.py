@@ -554,7 +554,7 @@ with torch.no_grad():
         assert not module._forward_pre_hooks
         sys.exit()
     same = lambda: bool(torch.equal(module(x).nan_to_num(7), wanted.nan_to_num(7)))
-    print(same(), offloaded.stats()["host_bytes"])
+    print(same(), offloaded.stats()["host_bytes"], pool.stats()["budget_held_bytes"])
     dist.barrier()
     if rank == 0:  # what one changes the others see: it is one memory
         module[7].weight.zero_()
@@ -583,6 +583,8 @@ def test_ranks_share_what_they_have_on_the_host(tmp_path, what):
     if what == "shared":
         assert [rank.returncode for rank in ranks] == [0, 0], done[1][1]
         assert all(lines[0].startswith("True ") and lines[1] == "True" for lines in said) and said[1][2] == str(2.0 * 64 * 64), said
+        (_, needed, held), (_, _, of_other) = said[0][0].split(), said[1][0].split()
+        assert 0 < int(needed) <= int(held) and int(of_other) == 0  # charged once
         return
     assert said[0] and said[1], done
     wrong = {"values": "parameter '5.bias' differs from rank 0's", "layers": "rank 1 has other layers, bytes or types than rank 0", "fails": "closed"}[what]
