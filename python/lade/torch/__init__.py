@@ -20,7 +20,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 try:
     import torch  # type: ignore[import-not-found,unused-ignore]
@@ -30,6 +30,9 @@ except ImportError as _missing:
 import lade
 from lade import _lade
 from lade._arguments import take
+
+if TYPE_CHECKING:
+    from lade.torch.offloading import Offload
 
 __all__ = [
     "SleepPool",
@@ -547,7 +550,7 @@ def offload(
     device: Any = None,
     pool: lade.PinnedPool | None = None,
     group: Any = None,
-) -> Any:
+) -> Offload:
     """Let a module run whose parameters are more than the device's memory: layers wait in pinned memory, and are fetched ahead.
 
     What fits stays on the device. The other layers share as much memory as ``ahead + 1`` of them, and each has the same addresses whenever it
