@@ -24,31 +24,15 @@
 #include <unistd.h>
 
 #include "base/cgroups.h"
+#include "base/file_number.h"
 
 enum { PATH_BYTES = PATH_MAX };
-
-bool ladei_pinned_file_number(const char *path, const char *key, uint64_t *out) {
-  FILE *file = fopen(path, "re");
-  char line[256];
-  bool found = false;
-  while (file != NULL && !found && fgets(line, sizeof line, file) != NULL) {
-    size_t length = strlen(key);
-    char *end = line;
-    if (strncmp(line, key, length) == 0) {
-      unsigned long long value = strtoull(line + length, &end, 10);
-      found = end != line + length;
-      *out = value;
-    }
-  }
-  if (file != NULL) fclose(file);
-  return found;
-}
 
 static uint64_t meminfo_available(const char *root) {
   char path[PATH_BYTES];
   uint64_t kib;
   snprintf(path, sizeof path, "%s/proc/meminfo", root);
-  return ladei_pinned_file_number(path, "MemAvailable:", &kib) ? kib << 10 : LADEI_PINNED_NO_LIMIT;
+  return ladei_file_number(path, "MemAvailable:", &kib) ? kib << 10 : LADEI_PINNED_NO_LIMIT;
 }
 
 /* ---- Control groups ---------------------------------------------------------------------------------------------- */
@@ -66,7 +50,7 @@ static const group_files version_2 = {{"memory.max", "memory.high"}, "memory.cur
 static bool group_number(const char *folder, const char *name, const char *key, uint64_t *out) {
   char path[PATH_BYTES];
   int length = snprintf(path, sizeof path, "%s/%s", folder, name);
-  return length > 0 && (size_t)length < sizeof path && ladei_pinned_file_number(path, key, out);
+  return length > 0 && (size_t)length < sizeof path && ladei_file_number(path, key, out);
 }
 
 /* Version 1 writes this where there is none: the largest signed number, rounded down to pages of up to 64 KiB. */
@@ -114,7 +98,7 @@ static bool node_number(const char *path, int node, const char *name, uint64_t *
   char key[64];
   uint64_t kib;
   snprintf(key, sizeof key, "Node %d %s:", node, name);
-  bool found = ladei_pinned_file_number(path, key, &kib);
+  bool found = ladei_file_number(path, key, &kib);
   *out = found ? kib << 10 : 0;
   return found;
 }

@@ -39,8 +39,4 @@ uint64_t ladei_pinned_limits_node_free(const char *root, int node);
  * the bytes that these can give together. If they have no more, the kernel does not go elsewhere: it kills. */
 bool ladei_pinned_limits_bound_free(const char *root, uint64_t *out);
 
-/* Number after `key` at the start of a line of a file of the kernel; for an empty key the file's first word. False: no
- * such file or line, or not a number. */
-bool ladei_pinned_file_number(const char *path, const char *key, uint64_t *out);
-
 #endif /* LADE_HOST_BUDGET_LIMITS_H */

@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "base/cgroups.h"
-#include "host/budget/limits.h"
+#include "base/file_number.h"
 
 enum { PATH_BYTES = PATH_MAX };
 
@@ -50,7 +50,7 @@ static uint64_t event_count(const char *folder, const char *key) {
   char path[PATH_BYTES];
   uint64_t count;
   int length = snprintf(path, sizeof path, "%s/memory.events", folder);
-  return length > 0 && (size_t)length < sizeof path && ladei_pinned_file_number(path, key, &count) ? count : 0;
+  return length > 0 && (size_t)length < sizeof path && ladei_file_number(path, key, &count) ? count : 0;
 }
 
 /* From the process's own group up. Its own waits include those that groups above it cause. */

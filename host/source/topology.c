@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "host/budget/limits.h"
+#include "base/file_number.h"
 
 struct ladei_topology {
   hwloc_topology_t hwloc;
@@ -127,9 +127,8 @@ int ladei_topology_node_of_pci_file(const char *root, const char *bus_id) {
   int length = snprintf(path, sizeof path, "%s/sys/bus/pci/devices/%s/numa_node", root, bus_id);
   if (length < 0 || (size_t)length >= sizeof path) return -1;
   for (char *at = path + strlen(root); *at != '\0'; at++)
-    *at = (char)tolower((unsigned char)*at); /* drivers write 0000:1B */
-  return ladei_pinned_file_number(path, "", &node) && node <= INT_MAX ? (int)node
-                                                                      : -1; /* it says -1 where it knows none */
+    *at = (char)tolower((unsigned char)*at);                                     /* drivers write 0000:1B */
+  return ladei_file_number(path, "", &node) && node <= INT_MAX ? (int)node : -1; /* it says -1 where it knows none */
 }
 
 int ladei_topology_only_node(const ladei_topology *topology) {

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "host/budget/limits.h"
+#include "base/file_number.h"
 
 static bool pool_read(const char *folder, const char *name, pages_pool *out) {
   char path[PATH_MAX];
@@ -26,9 +26,9 @@ static bool pool_read(const char *folder, const char *name, pages_pool *out) {
   if (sscanf(name, "hugepages-%llukB", &kib) != 1) return false;
   out->page_bytes = (uint64_t)kib << 10;
   int length = snprintf(path, sizeof path, "%s/%s/nr_hugepages", folder, name);
-  if (length >= (int)sizeof path || !ladei_pinned_file_number(path, "", &out->total_count)) return false;
+  if (length >= (int)sizeof path || !ladei_file_number(path, "", &out->total_count)) return false;
   length = snprintf(path, sizeof path, "%s/%s/free_hugepages", folder, name);
-  return length < (int)sizeof path && ladei_pinned_file_number(path, "", &out->free_count);
+  return length < (int)sizeof path && ladei_file_number(path, "", &out->free_count);
 }
 
 static int pool_compare(const void *a, const void *b) {
@@ -63,7 +63,7 @@ uint64_t pages_node_free_bytes(const char *root, int node) {
   uint64_t kib;
   snprintf(path, sizeof path, "%s/sys/devices/system/node/node%d/meminfo", root, node);
   snprintf(key, sizeof key, "Node %d MemFree:", node);
-  return ladei_pinned_file_number(path, key, &kib) ? kib << 10 : PAGES_UNKNOWN;
+  return ladei_file_number(path, key, &kib) ? kib << 10 : PAGES_UNKNOWN;
 }
 
 void pages_transparent_mode(const char *root, char out[PAGES_MODE_BYTES]) {
