@@ -15,6 +15,7 @@
 #include "device/api/snapshot.h"
 #include "device/heap/recent.h"
 #include "device/state/checks.h"
+#include "device/state/memory_info.h"
 #include "device/state/thread_caches.h"
 
 /* ---- Usage ------------------------------------------------------------------------------------------------------- */
@@ -86,7 +87,7 @@ lade_status lade_device_memory_get(lade_device_allocator *allocator, size_t *out
     return ladei_error_null(__func__, out_free_bytes == NULL ? "out_free_bytes" : "out_total_bytes");
   size_t free_bytes = 0, total_bytes = 0;
   int cancellation = ladei_cancellation_hold();
-  status = allocator->runtime->ops->memory_info(allocator->runtime->self, allocator->device, &free_bytes, &total_bytes);
+  status = ladei_device_memory_info(allocator, &free_bytes, &total_bytes);
   ladei_cancellation_resume(cancellation);
   if (status != LADE_OK) return status;
   *out_free_bytes = free_bytes;

@@ -26,6 +26,7 @@
 #include "device/observe/callbacks.h"
 #include "device/observe/history.h"
 #include "device/state/backend.h"
+#include "device/state/memory_info.h"
 #include "runtime/nvml.h"
 
 typedef struct size_text {
@@ -113,9 +114,8 @@ static lade_device_stats facts_copy(lade_device_allocator *allocator, const lade
 }
 
 static void facts_collect(lade_device_allocator *allocator, const ladei_device_request *request, oom_facts *facts) {
-  lade_runtime *runtime = allocator->runtime;
   facts->total_bytes = (size_t)allocator->total_bytes;
-  (void)runtime->ops->memory_info(runtime->self, allocator->device, &facts->free_bytes, &facts->total_bytes);
+  (void)ladei_device_memory_info(allocator, &facts->free_bytes, &facts->total_bytes);
   lade_device_stats stats = facts_copy(allocator, request, facts);
   if (allocator->backend->stats_complete != NULL) (void)allocator->backend->stats_complete(allocator, &stats);
   facts->allocated_bytes = stats.allocated_bytes.all.current;

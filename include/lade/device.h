@@ -542,7 +542,9 @@ LADE_API lade_status lade_device_frees_hold(lade_device_allocator *allocator, bo
 /* ---- Questions, other devices ------------------------------------------------------------------------------------ */
 
 /**
- * Free and total memory of the device as the driver sees it, other processes and the context's own included.
+ * Free and total memory of the device as the driver sees it, other processes and the context's own included. Where the device has the
+ * system's memory (an integrated GPU), at least as much is free as the system has available: the driver counts the page cache as used
+ * there, and the system gives it up for an allocation.
  *
  * @param out_free_bytes   [out] Untouched on error.
  * @param out_total_bytes  [out] Untouched on error. Cached memory of this process is not free here.

@@ -114,6 +114,7 @@ static CUresult attribute_by_property(int attribute, int *out, CUdevice device) 
 
 CUresult loop_cuDeviceGetAttribute_v2000(int *out, CUdevice_attribute attribute, CUdevice device) {
   LOOP_ENTER(cuDeviceGetAttribute, 2000);
+  if (loop_attribute((int)attribute, out)) return CUDA_SUCCESS;
   for (size_t i = 0; i < sizeof attribute_rows / sizeof attribute_rows[0]; i++)
     if (attribute_rows[i].native == (int)attribute) return attribute_by_row(&attribute_rows[i], out, device);
   return attribute_by_property((int)attribute, out, device);

@@ -45,6 +45,8 @@ typedef struct loopback_hooks {
   /* What the driver says of memory that graphs allocate: by attribute, used, its high, reserved, its high. A trim lets
    * what is reserved fall to what is used. */
   void (*set_graph_memory)(const uint64_t *values);
+  /* The driver says `value` of an attribute of its devices from now on: 0 and 1, as of an integrated one. One attribute at a time. */
+  void (*set_attribute)(int attribute, int value);
   /* Runs `function` inside the next call of the symbol, before that does anything: what another thread might do then.
    */
   void (*interrupt)(const char *symbol, void (*function)(void *user), void *user);
@@ -92,6 +94,7 @@ typedef struct loopback_hooks {
   X(recycle)                                                                                                           \
   X(play_program)                                                                                                      \
   X(set_graph_memory)                                                                                                  \
+  X(set_attribute)                                                                                                     \
   X(reset_device)                                                                                                      \
   X(end_stream)                                                                                                        \
   X(calls)                                                                                                             \

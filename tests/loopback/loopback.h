@@ -373,6 +373,8 @@ size_t loop_misaligned_below(void);
 CUstream loop_recycled(CUstream handle);
 /* What the driver says of memory that graphs allocate, by CUgraphMem_attribute; on all devices the same. */
 uint64_t loop_graph_memory(int attribute);
+/* Whether a test has said the attribute. */
+bool loop_attribute(int attribute, int *out);
 void loop_graph_memory_trim(void);
 
 /* What cuGetProcAddress knows: hidden symbols, versions asked. */

@@ -64,6 +64,7 @@ static struct {
   _Atomic(size_t) misaligned_below;
   CUstream recycled, recycled_as; /* written while one thread is at work */
   _Atomic(uint64_t) graph_memory[4];
+  int attribute, attribute_value; /* 0: none; written while one thread is at work */
   char violations[1024];
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -484,6 +485,7 @@ lade_status lade_loopback_reset(void) {
   atomic_store(&state.misaligned_below, 0);
   state.recycled = NULL;
   for (int i = 0; i < 4; i++) atomic_store(&state.graph_memory[i], 0);
+  state.attribute = 0;
   state.interruption.symbol[0] = '\0';
   loop_made_graphs_reset();
   memset(state.contexts, 0, sizeof state.contexts);
@@ -548,6 +550,16 @@ CUstream loop_recycled(CUstream handle) {
 void lade_loopback_set_graph_memory(const uint64_t *values) {
   for (int i = 0; i < 4; i++) atomic_store(&state.graph_memory[i], values[i]);
 }
+void lade_loopback_set_attribute(int attribute, int value) {
+  state.attribute = attribute;
+  state.attribute_value = value;
+}
+bool loop_attribute(int attribute, int *out) {
+  if (attribute == 0 || attribute != state.attribute) return false;
+  *out = state.attribute_value;
+  return true;
+}
+
 uint64_t loop_graph_memory(int attribute) { return atomic_load(&state.graph_memory[attribute]); }
 void loop_graph_memory_trim(void) {
   atomic_store(&state.graph_memory[CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT],
