@@ -233,6 +233,10 @@ def test_layers_are_called_without_the_module(device):
         for name in [*offloaded.streamed, *offloaded.streamed]:
             assert torch.equal(module.get_submodule(name)(x), judge.get_submodule(name)(x))
         assert offloaded.stats()["fetches"] == offloaded.stats()["missed"] == 2 * len(offloaded.streamed)
+        for _ in range(2):
+            for each in (module, judge):
+                each.get_submodule(name).up.weight.data += 1  # no version counts it
+            assert torch.equal(module.get_submodule(name)(x), judge.get_submodule(name)(x))
         assert torch.equal(module(TOKENS), judge(TOKENS))
 
 
@@ -525,6 +529,165 @@ def test_close_leaves_the_values_on_the_host(device):
     assert not any(each._forward_pre_hooks or each._forward_hooks for each in module.modules())
     assert torch.equal(module(TOKENS), judge(TOKENS)) and torch.equal(module.double()(TOKENS), judge.double()(TOKENS))
     assert repr(offloaded).startswith("<lade.torch.offloading.Offload: ")
+
+
+# ---- The streams of a GPU, played: what is ordered is seen by vector clocks, whenever it would run --------------------
+
+
+class PlayedCapture:
+    def __init__(self, origin):
+        self.origin, self.streams, self.live = origin, [], True
+
+
+class PlayedStream:
+    def __init__(self, name):
+        self.name, self.count, self.clock, self.capture = name, 0, {}, None
+
+    def tick(self):
+        self.count += 1
+        self.clock[self.name] = self.count
+        return self.name, self.count
+
+    def is_behind(self, moment):
+        name, count = moment
+        return self.clock.get(name, 0) >= count
+
+    def wait_event(self, event):
+        assert event.clock is not None, "the event was never recorded"
+        if event.capture is None:
+            assert self.capture is None, "a capture waits for what was queued before it"
+        else:
+            assert event.capture.live, "the event is of a capture that has ended"
+            if self.capture is None:
+                event.capture.streams.append(self)
+            self.capture = event.capture
+        for name, count in event.clock.items():
+            self.clock[name] = max(self.clock.get(name, 0), count)
+
+    def wait_stream(self, other):
+        event = PlayedEvent()
+        event.record(other)
+        self.wait_event(event)
+
+
+class PlayedEvent:
+    clock = capture = None
+
+    def record(self, stream):
+        stream.tick()
+        self.clock, self.capture = dict(stream.clock), stream.capture
+
+
+class PlayedGpu(offloading._Gpu):
+    """Copies and kernels are done at once, so values are right; in what order a GPU might do them the clocks say."""
+
+    def __init__(self, monkeypatch):
+        self.torch, self.lade = torch.device("cpu"), lade.software_device(clock="sim")
+        self.stream, self.handle = PlayedStream("copies"), self.lade.stream()
+        self.current, self.memory_of = PlayedStream("main"), set()
+        self.written, self.used = {}, {}  # by address of a slot: its copy, and its uses since
+        monkeypatch.setattr(torch.cuda, "Event", PlayedEvent)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: self.current)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.current.capture is not None)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
+        monkeypatch.setattr(torch.Tensor, "record_stream", lambda memory, stream: self.memory_of.add((memory.data_ptr(), stream)))
+        monkeypatch.setattr(offloading, "_device_from", lambda _device: self)
+        monkeypatch.setattr(lade, "copy_async", self.copy)
+
+    def synchronize(self):
+        self.current.wait_stream(self.stream)
+
+    def copy(self, _device, to, source, handle):
+        assert handle is self.handle
+        moment = self.stream.tick()
+        if isinstance(to, torch.Tensor):
+            slot = to.data_ptr()
+            assert all(self.stream.is_behind(use) for use in self.used.get(slot, [])), "the slot is in use"
+            assert slot not in self.written or self.stream.is_behind(self.written[slot])
+            self.written[slot], self.used[slot] = moment, []
+            to.copy_(torch.frombuffer(source, dtype=torch.uint8))
+        else:
+            assert self.stream.is_behind(self.used[source.data_ptr()][-1])
+            torch.frombuffer(to, dtype=torch.uint8).copy_(source)
+
+    def watch(self):
+        """A hook of a layer's first submodule, whose parameter is at the begin of the layer's slot: a kernel."""
+
+        def use(norm, *_):
+            slot = norm.weight.data_ptr()
+            if slot in self.written:
+                assert self.current.is_behind(self.written[slot]), "a kernel does not wait for its layer"
+                self.used[slot].append(self.current.tick())
+                known = self.current.name == "main" or any(stream is self.current for _, stream in self.memory_of)
+                assert known or self.current.capture, "the allocator does not know that the stream uses the slot"
+
+        return use
+
+    def capture(self, run):
+        """As torch.cuda.graph does it, on a stream of its own."""
+        before, self.current = self.current, PlayedStream("capture")
+        capture = self.current.capture = PlayedCapture(self.current)
+        self.written.clear(), self.used.clear()  # a launch comes when all before is done
+        run()
+        assert all(self.current.is_behind((each.name, each.count)) for each in capture.streams), "a stream has not joined"
+        for each in [self.current, *capture.streams]:
+            each.capture = None
+        capture.live, self.current = False, before
+        self.written.clear(), self.used.clear()
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_copies_and_kernels_are_ordered_on_a_gpu(monkeypatch, ahead):
+    played = PlayedGpu(monkeypatch)
+    module, judge = pair(12)
+    offloaded = third(module, None, ahead=ahead)
+    for name in offloaded.streamed:
+        module.get_submodule(name).norm.register_forward_hook(played.watch())
+    streams = [played.current, PlayedStream("second"), PlayedStream("third")]
+    orders = [list(range(12)), [1, 2, 1, 4, 4, 7, 2], [11, 9, 7, 5, 1], list(range(12))]
+    for turn, (stream, order) in enumerate(itertools.product(streams, orders)):
+        played.current = stream
+        module.order = judge.order = order
+        for _ in range(2):
+            assert torch.equal(module(TOKENS), judge(TOKENS))
+        if turn % 3 == 0:
+            played.capture(lambda: module(TOKENS))
+            played.capture(lambda: module.get_submodule(offloaded.streamed[turn % 2])(torch.randn(3, 32)))
+    for layer, stream in itertools.product(offloaded.streamed[:3] * 2, streams):  # without the module
+        played.current = stream
+        x = torch.randn(3, 32)
+        assert torch.equal(module.get_submodule(layer)(x), judge.get_submodule(layer)(x))
+    switch = itertools.cycle(streams)
+
+    def use_the_next_stream(*_):
+        played.current = next(switch)
+
+    module.get_submodule(offloaded.streamed[0]).register_forward_hook(use_the_next_stream)  # within a forward, where a layer stays
+    module.order = judge.order = [int(offloaded.streamed[0].split(".")[1])] * 5 + list(range(12))
+    for _ in range(3):
+        assert torch.equal(module(TOKENS), judge(TOKENS))
+    assert played.stream.count > 100
+    offloaded.close()
+
+
+def test_what_a_capture_cannot_is_refused(monkeypatch):
+    played = PlayedGpu(monkeypatch)
+    module, judge = pair(12)
+    offloaded = third(module, None)
+
+    def grow(norm, *_):
+        norm.bias.add_(1)
+
+    module.get_submodule(offloaded.streamed[0]).norm.register_forward_hook(played.watch())
+    module.get_submodule(offloaded.streamed[0]).norm.register_forward_hook(grow)
+    judge.get_submodule(offloaded.streamed[0]).norm.register_forward_hook(grow)
+    assert torch.equal(module(TOKENS), judge(TOKENS)) and torch.equal(module(TOKENS), judge(TOKENS))
+
+    def refused():
+        with pytest.raises(lade.UnsupportedError, match="changes its parameters in a capture"):
+            module(TOKENS)
+
+    played.capture(refused)
 
 
 RANKS = """
