@@ -351,7 +351,9 @@ static ladei_device_block *block_take(ladei_device_heap *heap, ladei_device_bloc
 
 void ladei_device_block_hand_out_whole(ladei_device_heap *heap, ladei_device_block *block, size_t requested) {
   ladei_device_heap_assert_locked(heap);
-  bool small = block->segment->pool->is_small;
+  const ladei_device_block_pool *pool = block->segment->pool;
+  ladei_device_private_pool *owner = pool->private_pool; /* read before what is written, else twice */
+  bool small = pool->is_small;
   size_t size = block->size;
   ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_ALLOCATED);
   block->requested = requested;
@@ -363,7 +365,6 @@ void ladei_device_block_hand_out_whole(ladei_device_heap *heap, ladei_device_blo
   ladei_device_gauges_raise(counters, LADEI_DEVICE_REQUESTED_BYTES, small, requested);
   block->oversize_counted = size >= heap->settings.max_split_bytes;
   if (block->oversize_counted) ladei_device_gauge_raise(&counters->oversize_allocations, 1);
-  ladei_device_private_pool *owner = block->segment->pool->private_pool;
   if (owner != NULL) ladei_device_gauge_raise(&owner->allocated_bytes, size);
   if (heap->listener != NULL) heap->listener->block_alloc(heap, block);
 }
@@ -402,14 +403,14 @@ ladei_device_block *ladei_device_block_hand_out_low(ladei_device_heap *heap, lad
 void ladei_device_block_free_begin(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_assert_locked(heap);
   assert(block->state == LADEI_DEVICE_HEAP_THREAD || ladei_device_block_is_live(block));
-  const ladei_device_heap_segment *segment = block->segment;
-  bool small = segment->pool->is_small;
+  const ladei_device_block_pool *pool = block->segment->pool;
+  ladei_device_private_pool *owner = pool->private_pool;
+  bool small = pool->is_small;
   ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
   ladei_device_gauges_lower(&heap->counters, LADEI_DEVICE_ALLOCATION, small, 1);
   ladei_device_gauges_lower(&heap->counters, LADEI_DEVICE_ALLOCATED_BYTES, small, block->size);
   if (block->oversize_counted) ladei_device_gauge_lower(&heap->counters.oversize_allocations, 1);
   block->oversize_counted = false;
-  ladei_device_private_pool *owner = segment->pool->private_pool;
   if (owner != NULL) ladei_device_gauge_lower(&owner->allocated_bytes, block->size);
   if (heap->listener != NULL) heap->listener->block_free(heap, block);
 }
