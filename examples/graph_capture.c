@@ -97,6 +97,7 @@ int main(int argc, char **argv) {
   lade_graph_options_init(&options);
   options.stream = stream;
   LADE(lade_graph_capture(j.allocator, &options, frame_set, &j, &graph));
+  LADE(lade_graph_upload(graph, stream)); /* else the first launch does it */
   pictures_run(&j, graph, stream);
 
   bool in_place;
@@ -104,14 +105,17 @@ int main(int argc, char **argv) {
   LADE(lade_graph_update(graph, frame_set, &j, &in_place));
   printf("another border: %s\n", in_place ? "updated in place" : "replaced");
   pictures_run(&j, graph, stream);
-  j.rows = ROWS_MOST; /* more copies: another graph */
-  LADE(lade_graph_update(graph, frame_set, &j, &in_place));
-  printf("more rows: %s\n", in_place ? "updated in place" : "replaced");
+  lade_graph_capture_state *state;
+  j.rows = ROWS_MOST;                           /* more copies: another graph */
+  LADE(lade_graph_update_begin(graph, &state)); /* for code that is no function */
+  LADE(frame_set(stream, &j));
+  LADE(lade_graph_capture_end(state, NULL));
   pictures_run(&j, graph, stream);
 
   lade_graph_info info;
   lade_graph_info_init(&info);
   LADE(lade_graph_info_get(graph, &info));
+  printf("more rows: %s\n", info.replacements > 0 ? "replaced" : "updated in place");
   lade_device_pool_info pool;
   lade_device_pool_info_init(&pool);
   LADE(lade_device_pool_info_get(j.allocator, info.pool, &pool));

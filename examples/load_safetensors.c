@@ -2,7 +2,8 @@
 /*
  * A checkpoint to the device: work on its first tensor begins while the others are still on their way.
  *
- * usage: load_safetensors RUNTIME FILE     RUNTIME: cuda, cpu, sim; FILE: .safetensors or .safetensors.index.json
+ * usage: load_safetensors RUNTIME FILE [TENSOR]     RUNTIME: cuda, cpu, sim; FILE: .safetensors or .safetensors.index.json;
+ *        TENSOR: the name of one of its tensors, which alone is waited for and shown
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +32,7 @@ static void tensor_print(const lade_safetensors *file, const lade_tensor_load *l
 }
 
 int main(int argc, char **argv) {
-  if (argc != 3) fail(argv[0], "usage: RUNTIME FILE");
+  if (argc != 3 && argc != 4) fail(argv[0], "usage: RUNTIME FILE [TENSOR]");
   lade_runtime *runtime;
   lade_pair *pair;
   lade_stream stream;
@@ -44,7 +45,12 @@ int main(int argc, char **argv) {
   LADE(lade_safetensors_open(argv[2], &file));
   lade_load_target target = lade_load_target_pair(pair, stream);
   LADE(lade_safetensors_load(file, &target, 1, NULL, &load));
-  for (uint64_t i = 0; i < lade_safetensors_count(file); i++) {
+  uint64_t first = 0, end = lade_safetensors_count(file);
+  if (argc == 4) {
+    LADE(lade_safetensors_find(file, argv[3], &first));
+    end = first + 1;
+  }
+  for (uint64_t i = first; i < end; i++) {
     LADE(lade_tensor_load_stream_wait(load, i, stream)); /* kernels queued from here on see tensor i */
     tensor_print(file, load, i);
   }

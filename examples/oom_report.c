@@ -30,6 +30,7 @@ static _Noreturn void fail(const char *what, const char *reason) {
 typedef struct report {
   lade_part parts[2];
   const char *folder;
+  lade_runtime *runtime;
 } report;
 
 static void file_save(const report *r, const lade_snapshot *snapshot, uint32_t format, const char *name) {
@@ -48,6 +49,12 @@ static lade_snapshot *snapshot_take(const report *r) {
   return NULL;
 }
 
+static lade_status process_print(const lade_device_process *process, void *user) {
+  (void)user;
+  printf("process %u holds %llu bytes\n", process->pid, (unsigned long long)process->bytes);
+  return LADE_OK;
+}
+
 /* Called in the thread whose allocation fails, with no lock held. */
 static void out_of_memory(void *user, const lade_device_oom *oom) {
   const report *r = user;
@@ -59,6 +66,7 @@ static void out_of_memory(void *user, const lade_device_oom *oom) {
       lade_device_summary_write(&stats, oom->device, LADE_SUMMARY_ABBREVIATED, summary, sizeof summary, NULL) ==
           LADE_OK)
     fputs(summary, stdout);
+  (void)lade_device_processes_each(r->runtime, oom->device, process_print, NULL); /* of a GPU */
   lade_snapshot *snapshot = snapshot_take(r);
   if (snapshot == NULL) return;
   file_save(r, snapshot, LADE_SNAPSHOT_HTML, "oom.html");
@@ -75,7 +83,7 @@ typedef struct training {
   lade_stacks *stacks;
   lade_stream stream;
   void *weights[LAYERS], *activations[LAYERS], *losses[MOST_STEPS];
-  lade_error failure; /* of the allocation that failed: calls of the clean-up behind it may fail as well */
+  lade_error failure; /* of the allocation that failed: calls of the clean-up after it may fail as well */
 } training;
 
 static lade_status weights_load(training *t) {
@@ -179,7 +187,8 @@ int main(int argc, char **argv) {
   if (argc != 3) fail(argv[0], "usage: RUNTIME FOLDER");
   training t = {.runtime = NULL};
   training_open(&t, argv[1]);
-  report r = {.parts = {lade_part_device(t.allocator), lade_part_pinned(t.pool)}, .folder = argv[2]};
+  report r = {
+      .parts = {lade_part_device(t.allocator), lade_part_pinned(t.pool)}, .folder = argv[2], .runtime = t.runtime};
   lade_device_listener listener;
   lade_device_listener_init(&listener);
   listener.observe_oom = out_of_memory;
