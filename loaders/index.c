@@ -130,13 +130,12 @@ void ladei_loader_index_rewind(lade_record_index *index, ladei_loader_index_mark
 /* --- adding ------------------------------------------------------------------------------------------------------- */
 
 /* A shard has the same at its URL as at its path. */
-static uint64_t name_hash(const char *path) {
+uint64_t ladei_loader_index_name_hash(const char *path) {
   const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
   return XXH3_64bits(name, strlen(name));
 }
 
-/* The file at `path`, which stays open where `keep`. */
-static lade_status file_open(const char *path, bool keep, ladei_loader_index_file *out) {
+lade_status ladei_loader_index_file_open(const char *path, bool keep, ladei_loader_index_file *out) {
   struct stat facts;
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not hold us up */
   if (fd < 0 || fstat(fd, &facts) != 0) {
@@ -153,11 +152,12 @@ static lade_status file_open(const char *path, bool keep, ladei_loader_index_fil
                : ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: no regular file", ladei_loader_path_text(path));
   }
   if (!keep) close(fd);
-  out->url = NULL;
-  out->fd = keep ? fd : -1;
-  out->bytes = (uint64_t)facts.st_size;
-  out->name_hash = name_hash(path);
-  out->identity = ladei_pipe_file_identity_of(&facts);
+  *out = (ladei_loader_index_file){.path = out->path,
+                                   .fd = keep ? fd : -1,
+                                   .bytes = (uint64_t)facts.st_size,
+                                   .modified_ns = ladei_pipe_file_stamp_of(&facts).modified_ns,
+                                   .name_hash = ladei_loader_index_name_hash(path),
+                                   .identity = ladei_pipe_file_identity_of(&facts)};
   return LADE_OK;
 }
 
@@ -169,7 +169,7 @@ static lade_status remote_fill(const char *url, const ladei_loader_lone *lone, l
                                    .fd = -1,
                                    .bytes = version->total};
   if (out->path != NULL && out->url != NULL) {
-    out->name_hash = name_hash(out->path);
+    out->name_hash = ladei_loader_index_name_hash(out->path);
     return LADE_OK;
   }
   free(out->path);
@@ -192,7 +192,7 @@ lade_status ladei_loader_index_add_remote(lade_record_index *index, const char *
 static lade_status path_add(lade_record_index *index, const char *path, uint64_t *out_file) {
   bool keep = index->file_count < index->files_most;
   if (!LADEI_ARRAY_ROOM(index->files, index->file_capacity, index->file_count + 1)) return memory_error();
-  LADEI_TRY(file_open(path, keep, &index->files[index->file_count]));
+  LADEI_TRY(ladei_loader_index_file_open(path, keep, &index->files[index->file_count]));
   *out_file = index->file_count++;
   return LADE_OK;
 }
@@ -340,6 +340,12 @@ lade_status lade_index_range(const lade_record_index *index, uint64_t record, ui
     return ladei_loader_number_error("lade_index_range", "field", field, "fields", index->field_count);
   *out = index->ranges[record * index->field_count + field];
   return LADE_OK;
+}
+
+const char *lade_index_field(const lade_record_index *index, uint64_t field) {
+  for (size_t i = 0; i < index->alternative_count; i++)
+    if (index->field_of[i] == field) return index->alternatives[i];
+  return NULL;
 }
 
 const char *lade_index_key(const lade_record_index *index, uint64_t record) {

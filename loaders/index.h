@@ -14,7 +14,8 @@ typedef struct ladei_loader_index_file {
   char *url;                    /* NULL: it is none; otherwise ... */
   ladei_source_version version; /* ... all records are of this one, and `identity` does not count */
   int fd;                       /* -1: more files than may be open; its path is absolute then */
-  uint64_t bytes;               /* when it was added */
+  uint64_t bytes;               /* when it was added, ... */
+  uint64_t modified_ns;         /* ... of a file */
   uint64_t name_hash;           /* of the last component of the path it was added by */
   ladei_pipe_file_identity identity;
 } ladei_loader_index_file;
@@ -47,6 +48,12 @@ typedef struct ladei_loader_index_mark {
 
 ladei_loader_index_mark ladei_loader_index_mark_get(const lade_record_index *index);
 void ladei_loader_index_rewind(lade_record_index *index, ladei_loader_index_mark mark);
+
+/* Opens the file at `path`, which stays open where `keep`. LADE_ERR_IO, LADE_ERR_INVALID_ARGUMENT,
+ * LADE_ERR_OUT_OF_HOST_MEMORY. */
+lade_status ladei_loader_index_file_open(const char *path, bool keep, ladei_loader_index_file *out);
+/* Of a path or a URL without its query. */
+uint64_t ladei_loader_index_name_hash(const char *path);
 
 /* Adds the object at a URL, which is open then: as lade_index_add_file(), and LADE_ERR_UNSUPPORTED. */
 lade_status ladei_loader_index_add_remote(lade_record_index *index, const char *url, uint64_t *out_file,

@@ -145,6 +145,27 @@ LADE_INLINE void lade_tar_options_init(lade_tar_options *options) {
 LADE_API lade_status lade_index_add_tar(lade_record_index *index, const char *path, const lade_tar_options *options);
 
 /**
+ * Experimental: keep an index in a file, which appears all at once, in place of any other. docs/formats.md has the format.
+ *
+ * Paths of files are kept as they were given. URLs with a query are refused, since that may be a secret.
+ *
+ * Threads: any. Waits: until the file is on the disk. Errors: LADE_ERR_UNSUPPORTED for such a URL; LADE_ERR_IO;
+ * LADE_ERR_OUT_OF_HOST_MEMORY.
+ */
+LADE_API lade_status lade_index_save(const lade_record_index *index, const char *path);
+
+/**
+ * Experimental: open an index that lade_index_save() has kept. No shard is read: a file must have the size and the time that it
+ * had when it was added; an object that was replaced since is found out by the first read of it.
+ *
+ * @param out  [out] Caller owns it until lade_index_destroy(). Untouched on error.
+ *
+ * Threads: any. Waits: for the file system. Errors: LADE_ERR_FORMAT; LADE_ERR_IO, with ESTALE for a file that has changed;
+ * LADE_ERR_INVALID_ARGUMENT where it is no regular file; LADE_ERR_TRUNCATED; LADE_ERR_OUT_OF_HOST_MEMORY.
+ */
+LADE_API lade_status lade_index_open(const char *path, lade_record_index **out);
+
+/**
  * Contents of an index, and the members of its tar shards that are in no record, though their names end as those of a
  * field's members do. The first of each kind is logged with its name. Fields are appended only.
  */
@@ -178,6 +199,9 @@ LADE_API uint64_t lade_index_count(const lade_record_index *index);
 
 /** Read where a field of a record lies. Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT. */
 LADE_API lade_status lade_index_range(const lade_record_index *index, uint64_t record, uint64_t field, lade_range *out);
+
+/** Name of a field, the first one where several mean it; NULL if it has none or there is no such field. Threads: any. */
+LADE_API const char *lade_index_field(const lade_record_index *index, uint64_t field);
 
 /** Key of a record; NULL if it has none or there is no such record. Valid until the index changes. Threads: any. */
 LADE_API const char *lade_index_key(const lade_record_index *index, uint64_t record);

@@ -66,7 +66,7 @@ const Index &index_to_read(const IndexObject &self) {
 template <typename Call> void index_change(IndexObject &self, Call call) {
   if (self.index->feeds.load() > 0)
     raise(LADE_ERR_BUSY, "the RecordIndex cannot change: " + std::to_string(self.index->feeds.load()) +
-                             " loaders read it; close them first");
+                             " loaders and saves read it; close them first");
   refuse_while_adding(self);
   self.is_adding = true;
   const std::shared_ptr<Index> index = self.index;
@@ -102,6 +102,40 @@ void index_init(IndexObject *self, nb::handle fields) {
     at = comma + 1;
   }
   new (self) IndexObject{std::move(index)};
+}
+
+lade_index_info index_info(const Index &index);
+
+// Other threads may read the index meanwhile, and none changes it.
+void index_save(IndexObject &self, nb::handle path) {
+  const std::string text = path_from(path, "path");
+  refuse_while_adding(self);
+  const std::shared_ptr<Index> index = self.index;
+  lade_status status;
+  index->feeds++;
+  {
+    Unlocked unlocked;
+    status = lade_index_save(index->handle, text.c_str());
+  }
+  index->feeds--;
+  check(status);
+}
+
+IndexObject index_open(nb::handle path) {
+  const std::string text = path_from(path, "path");
+  auto index = std::make_shared<Index>();
+  lade_status status;
+  {
+    Unlocked unlocked;
+    status = lade_index_open(text.c_str(), &index->handle);
+  }
+  check(status);
+  const uint64_t fields = index_info(*index).fields;
+  for (uint64_t i = 0; i < fields; i++) {
+    const char *name = lade_index_field(index->handle, i);
+    index->fields.push_back(name != nullptr ? name : "");
+  }
+  return IndexObject{std::move(index)};
 }
 
 void index_add_tar(IndexObject &self, nb::handle path, bool ignore_zeros) {
@@ -680,10 +714,22 @@ void bind_index(nb::module_ &module) {
       "index, changes do.")
       .def("__init__", &index_init, nb::arg("fields").none() = nb::none(),
            nb::sig("def __init__(self, fields: str | typing.Sequence[str] | None = None) -> None"))
+      .def("save", &index_save, nb::arg("path"),
+           nb::sig("def save(self, path: str | bytes | os.PathLike[str]) -> None"),
+           "Keep the index in a file, for open(): shards are not read again.\n\n"
+           "Paths of shards are kept as they were given.\n\n"
+           "Raises\n------\nUnsupportedError\n    A shard's URL has a query, which may be a secret.")
+      .def_static(
+          "open", &index_open, nb::arg("path"),
+          nb::sig("def open(path: str | bytes | os.PathLike[str]) -> RecordIndex"),
+          "An index that save() has kept.\n\n"
+          "Raises\n------\nFormatError\n    The file is none, or damaged.\nIOError\n    It cannot be read; or a "
+          "shard has changed since it was indexed.")
       .def("add_tar", &index_add_tar, nb::arg("path"), nb::kw_only(), nb::arg("ignore_zeros") = false,
            nb::sig("def add_tar(self, path: str | bytes | os.PathLike[str], *, ignore_zeros: bool = False) -> None"),
            "Add the records of a tar file: files that follow each other with one key, in the manner of WebDataset.\n\n"
-           "Parameters\n----------\npath : str, bytes or os.PathLike\nignore_zeros : bool\n"
+           "Parameters\n----------\npath : str, bytes or os.PathLike\n    Or a URL (docs/sources.md).\nignore_zeros : "
+           "bool\n"
            "    Read on behind blocks of zeros: archives one behind the other.\n\n"
            "Raises\n------\nFormatError\n    Naming byte and member; the index is as before.\nIOError\n    It cannot "
            "be read.")

@@ -145,6 +145,21 @@ def test_data_sets(server, tmp_path):
     batch = next(loader)
     for number in range(50):
         assert batch["jpg"][number].tobytes() == batch["cls"][number].tobytes() == DATA[number : number * 8]
+    index = lade.RecordIndex("jpg;jpeg,cls")
+    index.add_tar(f"{server}/0.tar")
+    index.save(tmp_path / "kept")
+    kept = lade.RecordIndex.open(tmp_path / "kept")
+    assert kept.fields == ("jpg", "cls") and len(kept) == 50 and kept.range(49, 1) == index.range(49, 1)
+    again = lade.Loader(kept, 50, device=lade.software_device(), convert=np.asarray)
+    assert next(again)["cls"][7].tobytes() == DATA[7:56]
+    with pytest.raises(lade.BusyError, match="loaders and saves read it"):
+        kept.add_file(tmp_path / "kept")
+    kept.save(tmp_path / "kept")  # while it is read
+    with pytest.raises(lade.FormatError, match="it is no index of version 1"):
+        lade.RecordIndex.open(tmp_path / "0.tar")
+    index.add_tar(f"{server}/0.tar?secret=1")
+    with pytest.raises(lade.UnsupportedError, match="has a query"):
+        index.save(tmp_path / "kept")
     with pytest.raises(lade.IOError, match="/1.tar, bytes 0 to 65535, attempt 1 of 10: HTTP 404") as caught:
         lade.RecordIndex("jpg").add_tar(f"{server}/1.tar?secret=1")
     assert "secret" not in str(caught.value)
