@@ -9,6 +9,7 @@ import sys
 import tarfile
 
 import boto3
+import boto3.s3.transfer
 import botocore.config
 import numpy as np
 import pytest
@@ -178,3 +179,48 @@ def test_checkpoints_that_are_not_there(server, model, tmp_path):
     assert caught.value.native_code == errno.ESTALE and "secret" not in str(caught.value)
     with pytest.raises(lade.UnsupportedError, match="path is a URL; checkpoints are saved to files"):
         lade.safetensors.save_file(TENSORS, model)
+
+
+@pytest.fixture
+def swift(tmp_path, monkeypatch):
+    """A client of boto3's for an OpenStack Swift, whose settings are the environment's."""
+    (tmp_path / "swift").mkdir()
+    with subprocess.Popen([sys.executable, SERVERS, "swift", tmp_path / "swift"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        port = process.stdout.readline()
+        if not port:
+            pytest.skip("OpenStack Swift is not installed")
+        for name, value in {"AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{int(port)}", "AWS_REGION": "us-east-1",
+                            "AWS_ACCESS_KEY_ID": "test:tester", "AWS_SECRET_ACCESS_KEY": "testing"}.items():
+            monkeypatch.setenv(name, value)
+        lade.safetensors.release()
+        client = boto3.session.Session().client("s3", region_name="us-east-1", config=botocore.config.Config(
+            s3={"addressing_style": "path"}, request_checksum_calculation="when_required", retries={"max_attempts": 1}))
+        client.create_bucket(Bucket="bucket")
+        yield client
+        process.stdin.close()
+        process.wait()
+
+
+def test_an_object_store_that_lade_did_not_write(swift, stage, tmp_path, monkeypatch):
+    safetensors.numpy.save_file(TENSORS, tmp_path / "model")
+    whole = DATA * 11
+    swift.upload_file(str(tmp_path / "model"), "bucket", "a b/c=d/model.safetensors")
+    parts = boto3.s3.transfer.TransferConfig(multipart_threshold=5 << 20, multipart_chunksize=5 << 20)
+    swift.upload_fileobj(io.BytesIO(whole), "bucket", "parts", Config=parts)
+    assert "-" in swift.head_object(Bucket="bucket", Key="parts")["ETag"]
+    expect(lade.safetensors.load_file("s3://bucket/a b/c=d/model.safetensors", "cpu", framework="np"))
+    got = stage.empty(len(whole) - 77)
+    stage.pipeline.read_into("s3://bucket/parts", 77, got).wait()
+    assert stage.bytes_of(got) == whole[77:]
+    with lade.safetensors.safe_open("s3://bucket/a b/c=d/model.safetensors", "np", "cpu", pipeline=stage.pipeline) as file:
+        np.testing.assert_array_equal(file.get_tensor("ids"), TENSORS["ids"])
+        swift.put_object(Bucket="bucket", Key="a b/c=d/model.safetensors", Body=(tmp_path / "model").read_bytes()[::-1])
+        with pytest.raises(lade.IOError, match="it was replaced while it was read") as caught:
+            file.get_tensor("rows")
+        assert caught.value.native_code == errno.ESTALE
+    with pytest.raises(FileNotFoundError, match="s3://bucket/none, bytes 0 to 65535, attempt 1 of 10: HTTP 404 NoSuchKey"):
+        lade.safetensors.load_file("s3://bucket/none", "cpu")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    with pytest.raises(lade.IOError, match="HTTP 403 SignatureDoesNotMatch") as caught:
+        lade.safetensors.load_file("s3://bucket/parts", "cpu")
+    assert "hush" not in str(caught.value)

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers for tests of sources: prints the port, and serves the files of a folder until its input ends.
 
-usage: servers.py nginx | nginx-tls | apache | faults FOLDER [--skew SECONDS | --port PORT]
+usage: servers.py nginx | nginx-tls | apache | swift | faults FOLDER [--skew SECONDS | --port PORT]
 
-nginx and Apache are the real ones, with their configuration in the folder; nginx-tls makes a certificate there, ca.pem. "faults" is a
+nginx, Apache and OpenStack Swift are the real ones, with their configuration in the folder; nginx-tls makes a certificate there, ca.pem. "faults" is a
 server of ours, for what real servers do once in a million requests: `fault` and its parameters are in the query of a URL, `times` of
 them are answered so (without it all) after the first `after`, and the rest well. It writes a line for each request to FOLDER/log: status, path, headers that are
 of interest. Below /signed/ it checks signatures, strictly; tokens that begin with "old" are over. --skew sets its clock.
@@ -20,6 +20,7 @@ import hmac
 import http.server
 import json
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -41,7 +42,7 @@ def free_port():
 
 
 def wait_for(port, process):
-    for _ in range(1000):
+    for _ in range(6000):
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
             return
@@ -62,7 +63,7 @@ def real(command, port):
 
 
 def program(name):
-    path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/bin:/sbin:/bin")
+    path = shutil.which(name, path=f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin")
     if path is None:
         sys.exit(77)
     return path
@@ -95,6 +96,56 @@ def apache(folder):
                    f"DefaultRuntimeDir {folder}\n"
                    + f"DocumentRoot {folder}\n<Directory {folder}>\nRequire all granted\n</Directory>\n")
     real([program("apache2"), "-f", f"{folder}/apache.conf", "-D", "FOREGROUND"], port)
+
+
+SWIFT_PROXY = """[pipeline:main]
+pipeline = catch_errors cache s3api tempauth slo proxy-server
+[app:proxy-server]
+use = egg:swift#proxy
+account_autocreate = true
+[filter:catch_errors]
+use = egg:swift#catch_errors
+[filter:cache]
+use = egg:swift#memcache
+memcache_servers = 127.0.0.1:1
+[filter:s3api]
+use = egg:swift#s3api
+location = us-east-1
+[filter:slo]
+use = egg:swift#slo
+[filter:tempauth]
+use = egg:swift#tempauth
+user_test_tester = testing .admin
+"""
+
+
+def swift(folder):
+    """OpenStack Swift with its S3 interface, of one node: key test:tester, secret testing, region us-east-1."""
+    builder, kinds = program("swift-ring-builder"), ("account", "container", "object")
+    os.makedirs(f"{folder}/devices/one")
+    common = f"[DEFAULT]\nswift_dir = {folder}\ndevices = {folder}/devices\nmount_check = false\nbind_ip = 127.0.0.1\nworkers = 0\nuser = {pwd.getpwuid(os.getuid()).pw_name}\n"
+    with open(f"{folder}/swift.conf", "w", encoding="utf-8") as conf:
+        conf.write("[swift-hash]\nswift_hash_path_suffix = test\n[storage-policy:0]\nname = one\ndefault = yes\n")
+    texts = {"proxy": SWIFT_PROXY, **{kind: f"[pipeline:main]\npipeline = {kind}-server\n[app:{kind}-server]\nuse = egg:swift#{kind}\n" for kind in kinds}}
+    ports = {kind: free_port() for kind in texts}
+    for kind in kinds:
+        for step in (["create", "2", "1", "0"], ["add", f"r1z1-127.0.0.1:{ports[kind]}/one", "1"], ["rebalance"]):
+            subprocess.run([builder, f"{folder}/{kind}.builder", *step], stdout=subprocess.DEVNULL, check=False)
+    processes = []
+    for kind, text in texts.items():
+        with open(f"{folder}/{kind}.conf", "w", encoding="utf-8") as conf:
+            conf.write(f"{common}bind_port = {ports[kind]}\n{text}")
+        processes.append(subprocess.Popen([program(f"swift-{kind}-server"), f"{folder}/{kind}.conf"], stdin=subprocess.DEVNULL,
+                                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                          env={**os.environ, "SWIFT_DIR": folder}))
+    for process, kind in zip(processes, texts):
+        wait_for(ports[kind], process)
+    print(ports["proxy"], flush=True)
+    sys.stdin.read()
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.wait()
 
 
 class Faults(http.server.BaseHTTPRequestHandler):
@@ -320,6 +371,8 @@ def main():
         faults(folder, int(option.get("--skew", 0)), int(option.get("--port", 0)))
     elif kind == "apache":
         apache(folder)
+    elif kind == "swift":
+        swift(folder)
     else:
         nginx(folder, kind == "nginx-tls")
     return 0
