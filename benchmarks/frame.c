@@ -101,7 +101,7 @@ bool bench_json_write(const json_t *document, const char *path) {
   bool written = file != NULL && json_dumpf(document, file, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) == 0 &&
                  fputc('\n', file) != EOF;
   int code = errno;
-  /* What is still in the buffer fails here, on a full disk. */
+  /* The rest of the buffer fails here, on a full disk. */
   if (file != NULL && fclose(file) != 0) {
     code = errno;
     written = false;

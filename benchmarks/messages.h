@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a benchmark says on stderr. */
+/* Messages of a benchmark on stderr. */
 #ifndef LADE_BENCHMARKS_MESSAGES_H
 #define LADE_BENCHMARKS_MESSAGES_H
 

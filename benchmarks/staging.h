@@ -46,7 +46,7 @@ typedef enum staging_variant {
   STAGING_VARIANTS
 } staging_variant;
 
-/* What was found best for (e). */
+/* The best found for (e). */
 typedef struct staging_by_hand {
   unsigned threads;
   unsigned buffers; /* of each thread */
@@ -78,7 +78,7 @@ typedef struct staging_settings {
   uint32_t rank_timeout_s;
 } staging_settings;
 
-/* What rank 0 learns of a rank, by lade_group_gather(). */
+/* A rank's record for rank 0, by lade_group_gather(). */
 typedef struct staging_rank_row {
   char host[64], device_name[64];
   int32_t device, numa_node;
@@ -89,7 +89,7 @@ typedef struct staging_rank_row {
   uint32_t readers, verified;
 } staging_rank_row;
 
-/* What all ranks made of the passes of a variant. */
+/* The passes of a variant in all ranks. */
 typedef struct staging_rank_samples {
   bench_samples sum;       /* GB/s: bytes of all / time from the first start to the last end */
   bench_samples slowest;   /* GB/s of the rank that took longest for its share */
@@ -109,7 +109,7 @@ typedef struct staging_file {
   char *path;
   int fd;
   int direct_fd;  /* --direct: the same with O_DIRECT; else -1 */
-  uint64_t first; /* where the part begins that this process stages: 0 but for ranks */
+  uint64_t first; /* where the part begins that this process stages: 0 except for ranks */
   uint64_t bytes; /* of the part */
 } staging_file;
 

@@ -9,7 +9,7 @@
  * Threads, streams, events and buffers are made before anything is timed. How many threads, how large and how many
  * buffers is found out by trying, for each direction, in passes that do not count.
  *
- * H1  A buffer is written again only after the event behind its last copy, on the same stream, was waited for.
+ * H1  A buffer is written again only after the event after its last copy, on the same stream, was waited for.
  * H2  The threads of a crew run only between pass_begin and the last of them saying that it is done.
  */
 #include "benchmarks/staging_by_hand.h"
@@ -76,7 +76,7 @@ static bool driver_good(lade_status status) {
   return status == LADE_OK;
 }
 
-/* What the buffer was used for last is over. */
+/* The last use of the buffer is over. */
 static bool buffer_settle(crew *c, buffer *b) {
   if (b->task == NULL) return true;
   const task *settled = b->task;

@@ -3,7 +3,7 @@
  * The files to stage: those named, those in the folders named (by name, with all below), or one of random data.
  *
  * I1  Every file in the list is open, regular, readable and not empty.
- * I2  The generated file has no name from the moment it exists, so nothing can be left behind.
+ * I2  The generated file has no name from the moment it exists, so nothing can be left over.
  * I3  The shares of the ranks cover the inputs without gap or overlap; none is empty.
  */
 #include "benchmarks/staging_inputs.h"
@@ -198,7 +198,7 @@ static void file_close(staging_file *file) {
   free(file->path);
 }
 
-/* I3. What of file `i` lies between two places. */
+/* I3. The part of file `i` between two places. */
 static void file_clip(staging_file *file, size_t i, cut begin, cut end) {
   uint64_t first = i < begin.file ? file->bytes : i == begin.file ? begin.offset : 0;
   uint64_t last = i < end.file ? file->bytes : i == end.file ? end.offset : 0;

@@ -10,7 +10,7 @@
 bool staging_inputs_open(staging *s);
 void staging_inputs_close(staging_inputs *inputs);
 
-/* Makes a file without a name in $TMPDIR, so that nothing can be left behind; -1: said why. */
+/* Makes a file without a name in $TMPDIR, so that nothing can be left over; -1: said why. */
 int staging_temporary_file(void);
 /* Opens the same file with O_DIRECT; -1: said why. */
 int staging_reopen_direct(int fd, int flags, const char *path);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What staging_throughput says on stderr, and the request to stop. */
+/* Messages of staging_throughput on stderr, and the request to stop. */
 #ifndef LADE_BENCHMARKS_STAGING_MESSAGES_H
 #define LADE_BENCHMARKS_STAGING_MESSAGES_H
 
@@ -18,7 +18,7 @@ void staging_messages_rank(unsigned rank);
 void staging_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The same with lade's last error appended. */
 void staging_lade_error(const char *what);
-/* What was said last; "" before anything was. */
+/* The last message; "" before the first. */
 const char *staging_last_message(void);
 
 #endif /* LADE_BENCHMARKS_STAGING_MESSAGES_H */

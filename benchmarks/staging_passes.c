@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is timed, by the runtime's clock (virtual on "sim"), over all inputs and chunk by chunk alike:
+ * Timed, by the runtime's clock (virtual on "sim"), over all inputs and chunk by chunk alike:
  *
  *   lade       the pipeline: pieces of the window submitted ahead, all tickets waited for
  *   ceiling    (a) nothing but pinned copies of 32 MiB, back to back
@@ -50,7 +50,7 @@ static double cpu_seconds(void) {
 
 /* --- lade --------------------------------------------------------------------------------------------------------- */
 
-/* What the pipeline of a pass stages from, or to. */
+/* Sources or sinks of the pipeline of a pass. */
 typedef struct host_side {
   lade_pipeline *pipeline;
   char *pinned; /* of pinned_bytes, at the same place for all pieces; NULL: files */
@@ -349,7 +349,7 @@ static bool first_note(staging *s, int direction, uint64_t begin_ns, uint64_t en
   return !s->settings.timeline_first || recorded_keep(s, direction, begin_ns, end_ns);
 }
 
-/* What takes time and is none of the pass's. */
+/* Work that takes time and is none of the pass's. */
 static bool pass_prepare(pass *p, void **out_buffer) {
   *out_buffer = needs_buffer(p->variant) ? buffer_make(p->s, p->variant) : NULL;
   if (needs_buffer(p->variant)) return *out_buffer != NULL;

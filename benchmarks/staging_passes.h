@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is timed: lade and its baselines. */
+/* The timed passes: lade and its baselines. */
 #ifndef LADE_BENCHMARKS_STAGING_PASSES_H
 #define LADE_BENCHMARKS_STAGING_PASSES_H
 
@@ -12,7 +12,7 @@ bool staging_pass(staging *s, int direction);
 /* Stages one piece through lade and waits for it. */
 bool staging_transfer_piece(staging *s, int direction, const staging_piece *piece);
 
-/* What is kept of a pass for --timeline: its events, in the order of their ends. */
+/* Kept of a pass for --timeline: its events, in the order of their ends. */
 typedef struct staging_recorded {
   int direction;
   uint64_t begin_ns, end_ns;

@@ -2,9 +2,9 @@
 /*
  * Several processes measure together: one for each device, mostly.
  *
- *   begin: who am I?      variables of the launcher, or copies of this process (staging_spawn.c)
+ *   begin: which rank?    variables of the launcher, or copies of this process (staging_spawn.c)
  *   join                  a group: of this host ("local"), or of all hosts of the job (MPI); do all want the same?
- *   start, pass, note     all passes of a variant begin together, behind a barrier; their times go to all
+ *   start, pass, note     all passes of a variant begin together, after a barrier; their times go to all
  *   gather                what each rank is and has measured, for the table (staging_ranks_report.c)
  *
  * The sum is the bytes of all by the time from the first start to the last end. Clocks of different hosts are not compared:
@@ -28,7 +28,7 @@
 
 enum { MOST_SPAWNED = 128 };
 
-/* --- who this process is ------------------------------------------------------------------------------------------ */
+/* --- this process's rank ------------------------------------------------------------------------------------------- */
 
 static bool variables_read(ladei_local_ranks *out) {
   if (ladei_local_ranks_read(getenv, out) == LADE_OK) return true;
@@ -77,7 +77,7 @@ static const char *variable(const char *name) {
   return text != NULL ? text : "";
 }
 
-/* What the ranks of one job on one host have in common, and no other job has. */
+/* A name that the ranks of one job on one host have in common, and no other job has. */
 static void name_make(const staging_ranks *ranks, char *out, size_t room) {
   const char *job = "", *step = "";
   if (strcmp(ranks->launcher, "Slurm") == 0) {
@@ -135,7 +135,7 @@ static bool group_open(staging *s) {
   return false;
 }
 
-/* K1. What all ranks have to agree about. */
+/* K1. Settings that all ranks have to agree about. */
 typedef struct agreement {
   const char *what;
   uint64_t value;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the ranks made together, for people and for programs. Reads what was measured; measures nothing. */
+/* Results of the ranks together, for people and for programs. Reads what was measured; measures nothing. */
 #include "benchmarks/staging_ranks_report.h"
 
 #include <stdio.h>

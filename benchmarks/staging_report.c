@@ -210,7 +210,7 @@ static json_t *by_hand_json(const staging *s, int direction) {
       round_ratio(s, direction, STAGING_BY_HAND), "lade_vs_ceiling", round_ratio(s, direction, STAGING_CEILING));
 }
 
-/* What bounds a direction, how near lade comes, and what processors did for it. */
+/* The bound of a direction, how near lade comes, and what processors did for it. */
 static json_t *bounds_json(const staging *s, int direction) {
   const bench_samples *samples = s->samples[direction];
   if (!s->settings.directions[direction]) return json_null();

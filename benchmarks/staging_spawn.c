@@ -75,7 +75,7 @@ static uint32_t rank_of(const family *f, pid_t child) {
   return rank;
 }
 
-/* What a rank came to; only the first failure is news. */
+/* The outcome of a rank; only the first failure is news. */
 static void child_note(family *f, uint32_t rank, int status) {
   f->children[rank] = 0;
   f->alive--;

@@ -7,7 +7,7 @@
  * With --ranks several processes do so, and meet before the inputs are opened, before each pass and before the report.
  *
  * I1  What can be wrong with the command line or the inputs is found before anything is measured.
- * I2  However it ends, no file is left behind: the temporary ones have no names.
+ * I2  However it ends, no file is left over: the temporary ones have no names.
  *
  * Exit status: 0 measured (and verified); 1 failed; 2 bad usage; 130 interrupted.
  */
@@ -292,7 +292,7 @@ static bool measure_all(staging *s) {
     good = staging_verify(s);
     staging_progress_end(&s->progress);
   }
-  /* What the pipeline has come to; the baselines' chunks are those it began with. */
+  /* The chunk that the pipeline has come to; the baselines' chunks are those it began with. */
   (void)lade_pipeline_info_get(lade_pair_pipeline(s->pair), &s->info);
   return good;
 }

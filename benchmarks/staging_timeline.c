@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every thread of the pipeline and the link do in one pass: one more, or the process's first (--timeline-first). As a Chrome
+ * The work of every thread of the pipeline and of the link in one pass: one more, or the process's first (--timeline-first). As a Chrome
  * trace (chrome://tracing, Perfetto).
  */
 #include "benchmarks/staging_timeline.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each thread and the link do in a pass, as a Chrome trace. */
+/* The work of each thread and of the link in a pass, as a Chrome trace. */
 #ifndef LADE_BENCHMARKS_STAGING_TIMELINE_H
 #define LADE_BENCHMARKS_STAGING_TIMELINE_H
 

@@ -2,7 +2,7 @@
 /*
  * One graph around existing stream code: a picture is copied to the device, set into a border in scratch memory, and copied back.
  * The code is called once, while its stream captures; from then on a launch does all of it. Another border is an update in place.
- * Pictures of more rows are other work: the graph is replaced behind the same handle.
+ * Pictures of more rows are other work: the graph is replaced under the same handle.
  *
  * usage: graph_capture [RUNTIME]     cuda, cpu, sim; default: the best one found
  */

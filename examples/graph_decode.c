@@ -59,7 +59,7 @@ static lade_status body(lade_graph_context *context, void *user) {
   return lade_graph_output_memory(context, 0, out, key[0] * 8);
 }
 
-/* Each token is a step: what came before may go, but for the state that goes in, so one recording serves all tokens. Nothing waits. */
+/* Each token is a step: what came before may go, except the state that goes in, so one recording serves all tokens. Nothing waits. */
 static lade_graph_value step_run(const model *m, lade_graph_value state, uint64_t rows, uint64_t count, void *log) {
   lade_graph_value out, inputs[INPUTS] = {state,
                                           {.address = m->device->table, .bytes = sizeof m->device->table},

@@ -9,7 +9,7 @@
 
 enum { DECODE_CONTEXT = 32, DECODE_VOCABULARY = 997 };
 
-/* What both kernels get. A row of `in` has its position in the cache and `count` tokens, a row of `out` position and token. */
+/* Arguments of both kernels. A row of `in` has its position in the cache and `count` tokens, a row of `out` position and token. */
 typedef struct decode_work {
   const uint32_t *in, *table; /* table: a value for each token */
   uint32_t *cache, *scores, *out;
@@ -25,7 +25,7 @@ typedef struct decode_kernels {
 /* On device 0; the calling thread then has its primary context. */
 lade_status decode_kernels_open(lade_runtime *runtime, decode_kernels *out);
 lade_status decode_kernels_close(decode_kernels *kernels);
-/* Both, one behind the other. The work is copied. */
+/* Both, one after the other. The work is copied. */
 lade_status decode_kernels_queue(const decode_kernels *kernels, lade_stream stream, const decode_work *work);
 
 #endif

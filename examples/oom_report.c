@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What to leave behind when device memory is out: a summary, a page for the browser and a pickle for PyTorch's viewer, written
+ * A report for when device memory is out: a summary, a page for the browser and a pickle for PyTorch's viewer, written
  * by an observer before the allocation that failed returns. An earlier snapshot is there to compare with.
  *
  * The program is a training with a leak: the loss of each step is kept, and with it a buffer on the device. docs/inspect.md follows

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device memory from an allocator of the program's own, behind lade's calls: slots of one size in a block that was
+ * Device memory from an allocator of the program's own, under lade's calls: slots of one size in a block that was
  * taken once. lade counts, waits for other streams before a slot comes back, and refuses wrong pointers.
  *
  * usage: own_device_backend [RUNTIME]     cuda, cpu, sim; default: the best one found

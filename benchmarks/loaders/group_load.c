@@ -51,7 +51,7 @@ typedef struct variant {
   way how;
 } variant;
 
-/* What a rank tells. */
+/* A rank's report. */
 typedef struct outcome {
   uint64_t ns, read_bytes;
   bool fine;
@@ -152,7 +152,7 @@ static bool load_is_right(const setting *s, lade_runtime *runtime, lade_stream s
   return right;
 }
 
-/* What a rank loads with. */
+/* The objects that a rank loads with. */
 typedef struct rank_scene {
   const setting *s;
   way how;

@@ -160,7 +160,7 @@ static bool range_ask(connection *c, unsigned range) {
   return send(c->socket, text, (size_t)bytes, MSG_NOSIGNAL) == bytes;
 }
 
-/* What the socket has. False: something is wrong. */
+/* Takes what the socket has. False: something is wrong. */
 static bool connection_read(connection *c) {
   if (c->in_body) {
     ssize_t got = recv(c->socket, c->block + c->done, world.range_bytes - c->done, MSG_DONTWAIT);

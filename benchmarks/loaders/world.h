@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the benchmarks of loaders share: options of their own, a pair on device 0, a folder for their files. */
+/* Shared by the benchmarks of loaders: options of their own, a pair on device 0, a folder for their files. */
 #ifndef LADE_BENCHMARKS_LOADERS_WORLD_H
 #define LADE_BENCHMARKS_LOADERS_WORLD_H
 

@@ -212,7 +212,7 @@ typedef struct record_rig {
   uint64_t frees;
 } record_rig;
 
-/* What the frees of one row take: noting the use, the free, and giving the blocks back to the cache once their events
+/* The time of the frees of one row: noting the use, the free, and giving the blocks back to the cache once their events
  * are done, which the allocation after the row finds out. *out_calls_ns gets the time of the driver calls. */
 static double row_run(record_rig *r, bool recorded, double *out_calls_ns) {
   for (size_t i = 0; i < ROW; i++)

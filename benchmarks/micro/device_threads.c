@@ -7,7 +7,7 @@
  * needs. "lade" is lade's own cost: what was measured less "driver calls", which the same threads make at the same time.
  * "streams retired": measured with LADE_DEVICE_STREAMS_ARE_RETIRED, which makes no such calls; "thread caches": that with
  * LADE_DEVICE_THREAD_CACHES (device_policy:threads) on top. Further baselines: "empty requests", the lock alone, taken and given as often as a pair does; "mutex and list", what a
- * program would write: a free list for each stream, all of them behind one pthread mutex.
+ * program would write: a free list for each stream, all of them under one pthread mutex.
  * (The process has more than one thread also where one works: device_cache measures a process of a single one.)
  *
  * Cases: on the driver that costs nothing (model_driver.h), and on the runtime of this machine. More threads than

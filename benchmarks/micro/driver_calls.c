@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the driver's calls cost, through the seam, on the runtime of this machine: the figures behind the modelled
+ * Costs of the driver's calls, through the seam, on the runtime of this machine: the figures of the modelled
  * driver of other benchmarks, and what lade's caches spare. And cold pinning: lade's way of making a first segment
- * against the driver's own allocation and a plain registration. And copies of pinned memory, one behind the other: what a
+ * against the driver's own allocation and a plain registration. And copies of pinned memory, one after the other: what a
  * link loses between two copies of a stream, by their length, and whether copies of other streams fill that.
  */
 #include <errno.h>

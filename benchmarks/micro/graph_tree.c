@@ -3,12 +3,12 @@
  * What does a graph tree cost itself: a replay, a look among many siblings, the record of a recording?
  *
  * The runtime is "sim" with addresses alone for warm-ups and recordings. While replays are measured, the driver calls that they make
- * (who the stream is, whether it captures, copies, launch) are functions that count and do nothing; "bare calls" is a loop that makes the
+ * (which stream it is, whether it captures, copies, launch) are functions that count and do nothing; "bare calls" is a loop that makes the
  * same ones through the same table, and lade's figure is what the run took less that: its own cost.
  *
  * replay     the last of 32 nodes of a path: 8 inputs (2 outputs of the node before, 4 static, 2 copied), 4 outputs. 31 nodes before it
  *            are replayed in between, and not timed. Host allocations in timed calls are counted and must be none
- * addresses  the newest of 64 recordings behind one node that differ in the address of a static input
+ * addresses  the newest of 64 recordings after one node that differ in the address of a static input
  * liveness   the newest of 64 that differ in what was alive
  * metadata   host memory of a recording, and of a block of its checkpoint, as lade_graph_tree_stats_get() counts it; a figure, no time
  *
@@ -299,7 +299,7 @@ static bool sibling(rig *r, size_t number, timing *timed) {
 
 enum { BITS = 6 };
 
-/* Behind seven makers, of whose outputs those of `pattern` and the last one are alive. */
+/* After seven makers, of whose outputs those of `pattern` and the last one are alive. */
 static bool pattern_run(rig *r, unsigned pattern, timing *timed) {
   lade_graph_value made[BITS + 1], out[OUTPUTS], in[INPUTS - 2];
   if (!step(r)) return false;
@@ -352,7 +352,7 @@ static double bare_ns(const subject *s, uint64_t rounds) {
 
 static double bare_run(void *user) { return bare_ns(user, 100000); }
 
-/* Builds with asserts look behind each run at what the pool holds (ladei_tree_verify()), in memory of their own. */
+/* Builds with asserts look after each run at what the pool holds (ladei_tree_verify()), in memory of their own. */
 #ifdef NDEBUG
 static const uint64_t allocations_allowed = 0;
 #else
@@ -417,7 +417,7 @@ static double metadata_run(void *user) {
   return ((double)stats.metadata_bytes - 24.0 * (double)stats.checkpoint_blocks) / (double)stats.nodes;
 }
 
-/* What grows with the blocks of checkpoints, at 24 bytes each. */
+/* The part that grows with the blocks of checkpoints, at 24 bytes each. */
 static double blocks_run(void *user) {
   subject *s = user;
   lade_graph_tree_stats stats;

@@ -38,7 +38,7 @@ model_driver *model_open(bool locks_pages);
 void model_close(model_driver *driver);
 lade_runtime *model_runtime(model_driver *driver);
 
-/* What records and queries take from now on; 0: nothing. */
+/* Time of records and queries from now on; 0: none. */
 void model_costs_set(model_driver *driver, uint64_t record_ns, uint64_t query_ns);
 
 /* The runtime's stream for it is (lade_stream)stream. Lives until model_close(). */

@@ -189,7 +189,7 @@ static bool pressure_case(bench *b, const bench_case *self) {
   return good;
 }
 
-/* What is measured beside `pools` in all. */
+/* The case that is measured beside `pools` in all. */
 typedef struct budget_case {
   int pools;
   bool joins;

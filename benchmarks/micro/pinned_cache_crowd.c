@@ -23,7 +23,7 @@ typedef struct crowd_run {
   sizes_plan plan;
 } crowd_run;
 
-/* What one thread works on. */
+/* The work of one thread. */
 typedef struct crowd_share {
   const crowd_run *run;
   unsigned first; /* step of the plan that it begins with */

@@ -17,7 +17,7 @@
 
 enum { BATCH = 256, IN_FLIGHT = 64, BLOCK_BYTES = 4096 };
 
-/* What a real driver's calls are taken to cost until they are measured. */
+/* Assumed costs of a real driver's calls, until they are measured. */
 enum { RECORD_NS = 1000, QUERY_NS = 300 };
 
 /* ---- One thread ------------------------------------------------------------------------------------------------- */
@@ -177,7 +177,7 @@ bool threads_case(bench *b, const bench_case *self) {
   return subjects_close(&s) && measured;
 }
 
-/* What a cycle takes in each of so many threads, all with one pool. */
+/* Time of a cycle in each of so many threads, all with one pool. */
 static bool crowd_measure(bench *b, subjects *s, model_stream **streams, unsigned threads) {
   cycles_run run = {.s = s, .threads = threads, .value = THREAD_NS, .seconds = repeat_seconds(b)};
   if (!pair_measure(b, "crowd", run, "alloc, free", threads == WORKERS_MAX ? "<= 40 ns" : "none")) return false;
@@ -200,7 +200,7 @@ bool crowd_case(bench *b, const bench_case *self) {
 
 /* ---- Streams by the thousand ------------------------------------------------------------------------------------- */
 
-/* What a cycle and the pool's next look at the stream touch, each of them after all other streams were used:
+/* Memory that a cycle and the pool's next look at the stream touch, each of them after all other streams were used:
  * the block's record, the queue of the stream and its bucket, the use of the block. */
 enum { MANY_STREAMS = 10000, TOUCHED_BYTES = 512, LINE_BYTES = 64 };
 

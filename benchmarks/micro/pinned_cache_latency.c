@@ -24,7 +24,7 @@ typedef struct latency_run {
   size_t sizes[PLAN_STEPS];
 } latency_run;
 
-/* What one thread works on. */
+/* The work of one thread. */
 typedef struct latency_data {
   const latency_run *run;
   histogram times;

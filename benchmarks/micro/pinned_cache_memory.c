@@ -290,7 +290,7 @@ static double cold_note(bench_samples *samples, double ms) {
 
 /*
  * In a virtual machine the host takes back what has been free for some seconds (free page reporting), and gives it again
- * page by page when it is touched: 4 GiB then take 2 to 6 s, whoever touches them. That is the host's time. So before
+ * page by page when it is touched: 4 GiB then take 2 to 6 s, by whichever thread. That is the host's time. So before
  * each measurement so much memory is touched and freed once more, in huge pages where there are any.
  */
 bool memory_wake(size_t bytes, unsigned threads) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What pinned_cache measures, under one interface: lade, mimalloc, jemalloc, the model of PyTorch's pinned cache.
+ * The subjects of pinned_cache, under one interface: lade, mimalloc, jemalloc, the model of PyTorch's pinned cache.
  *
  * The calls are inline functions in constant tables, and the loops that take such a table are inlined too, so no call
  * through a pointer is measured that a program would not make.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a transfer costs beside its bytes: short ones, one after the other and many ahead, from pinned and from pageable memory,
+ * Cost of a transfer beside its bytes: short ones, one after the other and many ahead, from pinned and from pageable memory,
  * against the same copies by hand: of pinned memory one on a stream that is synchronised after it, or after as many as are ahead;
  * of pageable memory a synchronous one. And small ones as pieces of one transfer ("batch mode"): these are counted in processor
  * time of all threads, that of a software device's copy engine included, and compared with the same copies alone.
@@ -184,7 +184,7 @@ static bool many_readers_case(bench *b, const bench_case *self) {
   return shorts_measure(b, self->name, &kind);
 }
 
-/* What the driver takes of it: the same copies out of pinned memory, as many at once as a block of 1 MiB holds. */
+/* The driver's part of it: the same copies out of pinned memory, as many at once as a block of 1 MiB holds. */
 static double copies_run(void *stride) {
   enum { AT_ONCE = (1 << 20) / BYTES };
   const lade_runtime_ops *ops = world.runtime->ops;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What transfers do to each other: small ones beside a bulk transfer, one direction beside the other, and two pipelines on one
+ * Effect of transfers on each other: small ones beside a bulk transfer, one direction beside the other, and two pipelines on one
  * device. Sources are pages of a file in memory; sinks are memory of the program. After a pass that does not count.
  *
  *   small_median, small_p99   64 KiB of one submitter, one after the other, beside the bulk of another; urgent ones; alone

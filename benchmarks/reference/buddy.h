@@ -22,7 +22,7 @@ void buddy_destroy(buddy *b);
 
 /* 0 when there is no memory. */
 uint64_t buddy_alloc(buddy *b, size_t bytes);
-/* What buddy_alloc() gave. */
+/* Memory of buddy_alloc(). */
 void buddy_free(buddy *b, uint64_t address);
 void buddy_trim(buddy *b);
 uint64_t buddy_reserved_bytes(const buddy *b);

@@ -261,7 +261,7 @@ static double text_run(void *user) {
   return (clock_read(CLOCK_THREAD_CPUTIME_ID) - begin) * 1e6 / (double)s->calls;
 }
 
-/* The process sleeps, but for the publisher's thread. */
+/* The process sleeps, except the publisher's thread. */
 static double thread_run(void *user) {
   const show *s = user;
   struct timespec pause = {.tv_sec = (time_t)(s->calls * FAST_INTERVAL_MS / 1000),

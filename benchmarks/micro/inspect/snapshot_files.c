@@ -119,7 +119,7 @@ static double memory_bound_run(void *user) {
 
 /* --- Python ---------------------------------------------------------------------------------------------------------------- */
 
-/* What the child answers; `user` is the name of its function. */
+/* The child's answer; `user` is the name of its function. */
 static double python_ask(const char *function) {
   char line[64];
   fprintf(own.to_child, "%s\n", function);
