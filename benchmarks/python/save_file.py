@@ -190,6 +190,7 @@ def main():
                         return 1
                 else:
                     found[name].append(clock.end())
+                    row(way=name, round=at, **found[name][-1])
         for name, marks in found.items():
             row(way=name, **{mark: spread([each[mark] for each in marks]) for mark in marks[0]},
                 gb_per_s=bench.total / statistics.median([max(v for k, v in each.items() if k != "cpu_s") for each in marks]) / 1e9)

@@ -21,7 +21,8 @@ exit status: 0; 1 where values differ or a way fails; 77 without PyTorch and a G
 """
 
 import argparse
-import importlib
+import contextlib
+import importlib.util
 import json
 import os
 import statistics
@@ -117,7 +118,6 @@ class OfLade(Torch):
 class OfSaver(Torch):
     def __init__(self, arguments, keep, kept=False):
         self.saver = module("torch_memory_saver").torch_memory_saver
-        self.saver.hook_mode = "torch"
         if kept:
             self.saver.retain_cpu_backup = True
         if keep == "file":
@@ -130,6 +130,13 @@ class OfSaver(Torch):
 
     def resume(self):
         self.saver.resume("weights")
+
+
+def hooks_of(way):
+    """The environment of a way's process: the package's way by default is to be loaded before the program."""
+    if not way.startswith("saver") or importlib.util.find_spec("torch_memory_saver") is None:
+        return contextlib.nullcontext()
+    return importlib.import_module("torch_memory_saver").configure_subprocess()
 
 
 def link(arguments):
@@ -212,23 +219,25 @@ def main():
     if not arguments.small and not has_gpu():
         print("there is no GPU with PyTorch", file=sys.stderr)
         return 77
-    rows, failed = [], False
+    failed = False
+    out = open(arguments.out, "w") if arguments.out else None
     for way in WAYS:
         again = [sys.executable, os.path.abspath(__file__), "--way", way, "--folder", arguments.folder, "--gib", str(arguments.gib),
                  "--cycles", str(arguments.cycles)]
-        done = subprocess.run(again, stdout=subprocess.PIPE, text=True)
+        with hooks_of(way):
+            done = subprocess.run(again, stdout=subprocess.PIPE, text=True)
         row = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"way": way, "failed": done.returncode}
         failed = failed or "failed" in row
-        rows.append(row)
+        if out:
+            print(json.dumps(row), file=out, flush=True)
         figures = row.get("skipped", "failed" if "failed" in row else "")
         if not figures:
             figures = "suspend {suspend_gbps:7.2f}   resume {resume_gbps:7.2f} GB/s".format(**row)
             if "suspend_first_s" in row:
                 figures += "   first {suspend_first_s:.3f} s, {resume_first_s:.3f} s".format(**row)
         print(f"{way:18} {figures}", flush=True)
-    if arguments.out:
-        with open(arguments.out, "w") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+    if out:
+        out.close()
     return int(failed)
 
 

@@ -29,9 +29,9 @@ def test_tensors_come_back_and_the_memory_is_others_meanwhile(head, keep, tmp_pa
         pool = lade.torch.SleepPool()
         with pool.use("weights"):
             weights = [torch.full((64 * MIB,), i, dtype=torch.uint8, device="cuda") for i in range(8)]
-        torch.cuda.synchronize()
-        before = torch.cuda.mem_get_info()[0]
         for cycle in range(2):
+            torch.cuda.synchronize()
+            before = torch.cuda.mem_get_info()[0]  # here: PyTorch keeps the memory of the comparisons below
             given = pool.suspend(keep={keep!r}, path={str(tmp_path)!r} if {keep!r} == "file" else None)
             print(given >= 512 * MIB, torch.cuda.mem_get_info()[0] - before >= 512 * MIB)
             pool.resume()
