@@ -31,18 +31,20 @@ def _named(tensors):
     return tensors
 
 
-def _into_row(file, name, row, convert, slices):
-    """(number, tensor, type to convert to or None, part or None) of a tensor to load into; None where it gets no bytes."""
-    entry, (_, dtype, shape, tensor, _) = file._entry(name), row
-    index = None if slices is None else slices(name, entry.shape)
-    part, expected = (None, tuple(entry.shape)) if index is None else _slices.one_part(index, entry.shape, lade.InvalidArgumentError)
-    may = entry.dtype in _NUMBERS and dtype in _NUMBERS
-    if tuple(shape) != expected or (dtype != entry.dtype and not (convert and may)):
-        hint = "; convert=True converts" if may and not convert and tuple(shape) == expected else ""
-        raise lade.InvalidArgumentError(f"tensor `{name}` is {dtype} {tuple(shape)}; expected {entry.dtype} {expected}, as in the file{hint}")
+def _into_row(number, there, row, convert, slices):
+    """(number, tensor, type to convert to or None, part or None) of a tensor to load into, which the file has of a type and shape;
+    None where it gets no bytes."""
+    (kind, extents, *_), (name, dtype, shape, tensor, _) = there, row
+    index = None if slices is None else slices(name, extents)
+    part, expected = (None, extents) if index is None else _slices.one_part(index, extents, lade.InvalidArgumentError)
+    if shape != expected or dtype != kind:
+        may = kind in _NUMBERS and dtype in _NUMBERS
+        if shape != expected or not (convert and may):
+            hint = "; convert=True converts" if may and not convert and shape == expected else ""
+            raise lade.InvalidArgumentError(f"tensor `{name}` is {dtype} {shape}; expected {kind} {expected}, as in the file{hint}")
     if 0 in expected:
         return None
-    return entry.number, tensor, None if dtype == entry.dtype else dtype, part
+    return number, tensor, None if dtype == kind else dtype, part
 
 
 def load_into(tensors, filename, *, strict=True, convert=False, slices=None, pipeline=None, stream=None, direct=None, progress=None,
@@ -103,17 +105,19 @@ def load_into(tensors, filename, *, strict=True, convert=False, slices=None, pip
         raise lade.InvalidArgumentError(f"tensors are on {found}; expected all on one GPU, or DeviceBuffers of one device")
     device = devices.pop() if devices else lade.device()
     with safe_open(filename, "lade", device, pipeline=pipeline, stream=stream, direct=direct, local_ranks=local_ranks) as file:
-        names = file.offset_keys()
+        names = file._names()
         missing, unexpected = _unfit(rows, same, names)
         if strict and (missing or unexpected):
             raise RuntimeError(f"{path_text(filename)} does not fit: missing {missing}, unexpected {unexpected}")
-        names = {same.get(name, name): name for name in names if name in rows}.values()
-        wanted = [row for row in (_into_row(file, name, rows[name], convert, slices) for name in names) if row is not None]
+        kept = {name: names[name] for name in {same.get(name, name): name for name in names if name in rows}.values()}
+        there = file._open_file()
+        found = (_into_row(number, there.tensor(number), rows[name], convert, slices) for name, number in kept.items())
+        wanted = [row for row in found if row is not None]
         target = _target_of(list(rows.values()), file._at.pipeline, file._at.allocator, stream, local_ranks)
         if not wanted:
             return missing, unexpected
         numbers, into, dtypes, parts = zip(*wanted)
-        load = file._open_file().start(target[0], numbers, True, direct, into, dtypes, parts)
+        load = there.start(target[0], numbers, True, direct, into, dtypes, parts)
         try:
             load.wait(progress)
         finally:

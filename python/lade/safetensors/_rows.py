@@ -19,7 +19,7 @@ def _same_memory(state):
     first, same = {}, {}
     for name in sorted(state):
         tensor = state[name]
-        place = (str(tensor.device), tensor.data_ptr(), tensor.nbytes)
+        place = (tensor.device, tensor.data_ptr(), tensor.nbytes)
         if tensor.nbytes and tensor.data_ptr() and first.setdefault(place, name) != name:
             same[name] = first[place]
     return same
