@@ -217,9 +217,10 @@ static lade_status reach_check(lade_runtime *runtime, const void *memory, size_t
 
 lade_status ladei_copy_convert(lade_runtime *runtime, const lade_copy_piece *pieces, size_t count, lade_dtype from,
                                lade_dtype to, const ladei_stream *stream) {
-  /* Converting takes a warp longer than a read over the link, by number: enough warps for 64 GB/s on an H200. Not measured. */
+  /* Enough for the link of an H200, 51 GB/s by a kernel; a warp converts for longer where numbers are short
+   * (benchmarks/results, convert_blocks.txt). */
   const size_t from_bytes = lade_dtype_bits(from) / 8, to_bytes = lade_dtype_bits(to) / 8;
-  const unsigned blocks = from_bytes == 1 ? 64 : 32;
+  const unsigned blocks = from_bytes == 4 ? 16 : 32;
   ladei_copy_ways *ways = ladei_copy_ways_of(runtime, stream->device);
   ladei_copy_end sources = {.bytes = 0}, targets = {.bytes = 0};
   if (!ways_ready(ways))

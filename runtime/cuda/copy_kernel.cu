@@ -13,8 +13,7 @@
  * K2  Each vector that is read has at least one byte of the piece, so it lies in the same 16 bytes of mapped memory.
  *
  * Numbers are converted by the same code as on the host (runtime/convert.h). Their sizes are arguments, so that one kernel does for all
- * pairs of types. A lane has one vector under way, and launches have more blocks instead: converting takes a warp longer than to
- * start a read.
+ * pairs of types. A lane has AHEAD_NUMBERS vectors under way: more are no faster.
  *
  * tools/copy_kernel compiles this with clang for sm_75 into copy_kernel_ptx.h, which is in the repository; the driver compiles that for
  * the device. The layouts of arguments are in copy_kernel.h.
@@ -30,7 +29,7 @@ typedef struct vector {
   u32 word[4];
 } vector;
 
-enum { LANES = 32, AHEAD = 8, AHEAD_SHIFTED = 4 };
+enum { LANES = 32, AHEAD = 8, AHEAD_SHIFTED = 4, AHEAD_NUMBERS = 4 };
 
 /* ---- Memory: each byte is touched once, so the caches keep none of it ---------------------------------------------- */
 
@@ -158,12 +157,20 @@ DEVICE void store_number(u64 address, u32 bits, u32 bytes) {
     store1(address, bits);
 }
 
-/* The numbers of a vector. Words move down, as registers have no index. */
+/* The numbers of a vector, stored by words where `dst` lies at one: a vector makes whole words of all types. Words of `v` move down, as
+ * registers have no index. */
 DEVICE void convert_vector(u64 dst, vector v, const ladei_number_format *from, const ladei_number_format *to) {
+  u32 word = 0, filled = 0, full = (dst & 3) == 0 ? 32 : 8 * to->bytes;
 #pragma unroll 1
   for (u32 i = 0; i < 16 / from->bytes; i++) {
     u32 bits = from->bytes == 4 ? v.word[0] : v.word[0] & ((1u << 8 * from->bytes) - 1);
-    store_number(dst + (u64)i * to->bytes, number_convert(bits, from, to), to->bytes);
+    word |= number_convert(bits, from, to) << filled;
+    filled += 8 * to->bytes;
+    if (filled == full) {
+      store_number(dst, word, full / 8);
+      dst += full / 8;
+      word = filled = 0;
+    }
     if ((i + 1) * from->bytes % 4 == 0)
       for (int k = 0; k < 3; k++) v.word[k] = v.word[k + 1];
     else
@@ -180,9 +187,16 @@ DEVICE void convert_piece(u64 dst, u64 src, u32 bytes, u32 lane, const ladei_num
       tail_bits = 0;
   if (lane < head) head_bits = load_number(src + (u64)lane * from->bytes, from->bytes);
   if (lane < tail) tail_bits = load_number(src + (u64)(tail_at + lane) * from->bytes, from->bytes);
-  for (u32 i = lane; i < vectors; i += LANES) {
-    u32 at = head + i * each;
-    convert_vector(dst + (u64)at * to->bytes, load16(src + (u64)at * from->bytes), from, to);
+  for (u32 first = lane; first < vectors; first += LANES * AHEAD_NUMBERS) {
+    vector v[AHEAD_NUMBERS];
+#pragma unroll
+    for (int k = 0; k < AHEAD_NUMBERS; k++)
+      if (first + LANES * k < vectors) v[k] = load16(src + (u64)(head + (first + LANES * k) * each) * from->bytes);
+#pragma unroll 1
+    for (u32 i = first; i < vectors && i < first + LANES * AHEAD_NUMBERS; i += LANES) {
+      convert_vector(dst + (u64)(head + i * each) * to->bytes, v[0], from, to);
+      for (int k = 0; k + 1 < AHEAD_NUMBERS; k++) v[k] = v[k + 1];
+    }
   }
   if (lane < head) store_number(dst + (u64)lane * to->bytes, number_convert(head_bits, from, to), to->bytes);
   if (lane < tail)
