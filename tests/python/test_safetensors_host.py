@@ -234,6 +234,33 @@ def test_models_are_those_of_the_package(model, tmp_path):
         assert all(torch.equal(tensor, second.state_dict()[name]) for name, tensor in first.state_dict().items())
 
 
+@pytest.mark.parametrize("part", ["weight.data[1:3]", "weight.data", "weight.data.view(2, 4)[:, :1].reshape(2)", "weight.data[1:3].view(-1)[1:]"])
+def test_a_buffer_that_is_a_part_of_a_parameter_is_saved_with_it(part, tmp_path):
+    """Regression: save_model() refused what the package saves, and load_model() missed the part."""
+    torch = pytest.importorskip("torch")
+    package = pytest.importorskip("safetensors.torch")
+
+    class Parts(torch.nn.Module):
+        def __init__(self, fill):
+            super().__init__()
+            weight = self.weight = torch.nn.Parameter(torch.arange(8.0).reshape(4, 2) + fill)
+            self.register_buffer("part", eval(part, {"weight": weight}))
+            self.register_buffer("a_part", self.part)
+
+    ours.save_model(Parts(0), tmp_path / "ours")
+    package.save_model(Parts(0), str(tmp_path / "theirs"))
+    first, theirs = ours.load_file(tmp_path / "ours", "cpu"), ours.load_file(tmp_path / "theirs", "cpu")
+    assert first.keys() == theirs.keys() and all(torch.equal(first[name], theirs[name]) for name in first)
+    for load in (ours.load_model, package.load_model):
+        second = Parts(9)
+        assert [list(names) for names in load(second, str(tmp_path / "ours"))] == [[], []]
+        assert all(torch.equal(second.state_dict()[name], tensor) for name, tensor in Parts(0).state_dict().items())
+    ours.save_file({"part": Parts(0).part.clone()}, tmp_path / "part")
+    if part != "weight.data":
+        with pytest.raises(RuntimeError, match=r"missing \['weight'\]"):
+            ours.load_model(Parts(0), tmp_path / "part")
+
+
 def test_models_that_do_not_fit_are_refused(model, tmp_path):
     import torch
 

@@ -11,7 +11,7 @@ from lade._arguments import path_text, take, take_function, wrong_type
 from lade.safetensors._format import _NUMBERS
 from lade.safetensors._load import load_file
 from lade.safetensors._open import safe_open
-from lade.safetensors._rows import _checked, _same_memory, _target_of
+from lade.safetensors._rows import _checked, _same_memory, _target_of, _within
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -125,17 +125,19 @@ def load_into(tensors, filename, *, strict=True, convert=False, slices=None, pip
     return missing, unexpected
 
 
-def _unfit(own, same, there):
-    """Names of `own` that are not there, and names there that are none of them. `same`: of _same_memory(); one name of a memory will do."""
+def _unfit(own, same, there, within=()):
+    """Names of `own` that are not there, and names there that are none of them. `same`: of _same_memory(); one name of a memory will do.
+    `within`: of _within(); what has a tensor's bytes will do."""
     given = {same.get(name, name) for name in there}
-    return [name for name in own if same.get(name, name) not in given], [name for name in there if name not in own]
+    missing = [name for name in own if same.get(name, name) not in given and (name not in within or within[name] not in given)]
+    return missing, [name for name in there if name not in own]
 
 
 def load_model(model: torch.nn.Module, filename: _Path, strict: bool = True, device: DeviceLike = "cpu",
                **options: Unpack[_LoadWay]) -> tuple[list[str], list[str]]:
     """Load a checkpoint into a module of torch.
 
-    Names that the file lacks are no miss where the model has their memory under a name that the file has: tied weights.
+    Names that the file lacks are no miss where the model has their memory under a name that the file has: tied weights, and parts of others.
 
     Parameters
     ----------
@@ -156,7 +158,8 @@ def load_model(model: torch.nn.Module, filename: _Path, strict: bool = True, dev
     take("strict", strict, bool, "True or False")
     tensors = load_file(filename, device, framework="torch", **options)
     own = model.state_dict()
-    missing, unexpected = _unfit(own, _same_memory(own), tensors)
+    same = _same_memory(own)
+    missing, unexpected = _unfit(own, same, tensors, _within(own, same))
     if strict and (missing or unexpected):
         raise RuntimeError(f"{path_text(filename)} does not fit {type(model).__name__}: missing {missing}, unexpected {unexpected}")
     model.load_state_dict(tensors, strict=False)

@@ -25,6 +25,26 @@ def _same_memory(state):
     return same
 
 
+def _extent(tensor):
+    """Bytes from the first to the last of a torch tensor."""
+    last = sum((count - 1) * stride for count, stride in zip(tensor.shape, tensor.stride()))
+    return (1 + last) * tensor.element_size()
+
+
+def _within(state, same):
+    """Of torch tensors by name: the name of one in C order that has all of its bytes and more, for each that has such a one. `same`: of
+    _same_memory()."""
+    rows = sorted((str(tensor.device), tensor.data_ptr(), -_extent(tensor), not tensor.is_contiguous(), name)
+                  for name, tensor in state.items() if name not in same and tensor.nbytes and tensor.data_ptr())
+    found, device, end, cover = {}, None, 0, None
+    for place, address, negative, is_strided, name in rows:
+        if place == device and address - negative <= end:
+            found[name] = cover
+        elif not is_strided:
+            device, end, cover = place, address - negative, name
+    return {**found, **{name: found[first] for name, first in same.items() if first in found}}
+
+
 _text = functools.cache(str)  # of dtypes and layouts, which are few
 
 

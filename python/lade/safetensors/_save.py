@@ -15,7 +15,7 @@ import lade
 from lade import _lade
 from lade._arguments import take, take_function, take_path, wrong_type
 from lade.safetensors._format import _error
-from lade.safetensors._rows import _checked, _laid_out, _same_memory, _target_of, _unshared
+from lade.safetensors._rows import _checked, _laid_out, _same_memory, _target_of, _unshared, _within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -275,14 +275,14 @@ def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) 
 
 def save_model(model: torch.nn.Module, filename: _Path, metadata: Mapping[str, str] | None = None, force_contiguous: bool = True,
                **options: Unpack[_SaveWay]) -> None:
-    """Save the tensors of a module of torch. Tied weights are saved once, by the first of their names, sorted.
+    """Save the tensors of a module of torch. Tied weights are saved once, by the first of their names, sorted, and parts of others with them.
 
     Parameters
     ----------
     model : torch.nn.Module
     filename : str or os.PathLike
     metadata : dict of str or None
-        Texts for the header, which also tells the other names of tied weights.
+        Texts for the header, which also tells the other names of tied weights, and of parts.
     force_contiguous : bool
         Save copies of tensors that are not in C order. False: they are a ValueError.
     **options
@@ -291,6 +291,7 @@ def save_model(model: torch.nn.Module, filename: _Path, metadata: Mapping[str, s
     take("force_contiguous", force_contiguous, bool, "True or False")
     state = model.state_dict()
     same = _same_memory(state)
-    texts = {**same, **(metadata or {})}
-    tensors = {name: tensor.contiguous() if force_contiguous else tensor for name, tensor in state.items() if name not in same}
+    held = {**same, **_within(state, same)}
+    texts = {**held, **(metadata or {})}
+    tensors = {name: tensor.contiguous() if force_contiguous else tensor for name, tensor in state.items() if name not in held}
     save_file(tensors, filename, texts or metadata, **options)
