@@ -7,6 +7,7 @@
 
 #include "runtime/soft/state/model.h"
 
+/* Both under the lock. */
 void ladei_soft_report_fill(const soft_runtime *rt, lade_soft_report *report);
 
 /* LADE_ERR_BUSY with the living objects; LADE_OK if there are none. */

@@ -275,7 +275,10 @@ static void work_drain(soft_runtime *rt) {
 static lade_status soft_close(void *self) {
   soft_runtime *rt = soft_self(self);
   lade_status status = ladei_soft_enter(rt, SOFT_OP_close);
-  if (status == LADE_OK) status = ladei_soft_close_check(rt);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt); /* the engines still work: objects go late (I5 in run/objects.c) */
+  status = ladei_soft_close_check(rt);
+  ladei_soft_unlock(rt);
   if (status != LADE_OK) return status;
   work_drain(rt);
   if (!rt->virtual_time) ladei_soft_cpu_stop(rt);
