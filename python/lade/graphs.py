@@ -216,7 +216,7 @@ class _Spec:
             else:
                 leaves.append(each.of_array(value))
                 if type(each) is _Tensor:
-                    tree._given_add(leaves[-1], value._key, name)
+                    tree._given_add(leaves[-1], value._number, name)
         return _unflatten(self.around, iter(leaves))
 
 
@@ -348,9 +348,8 @@ class Function:
             if call.number is not None:
                 form.specs[call.number] = None
             raise
-        result = self._result(form, call, values)
         tree._given_check()
-        return result
+        return self._result(form, call, values)
 
     def _result(self, form: _Form, call: _Call, values: tuple[Any, ...]) -> Any:
         number = values[0]
@@ -449,7 +448,8 @@ class Tree:
         self._native = _lade._GraphTree(self.allocator, warmups, max_nodes or 0, max_driver_bytes or 0)
         self._stream = stream
         self._marks = False
-        self._given: list[tuple[Any, Any, int, str]] = []
+        self._given: dict[int, tuple[Any, str]] = {}  # tensors by the numbers of their outputs; some are gone
+        self._given_most = 4096
 
     @property
     def device(self) -> lade.Device:
@@ -646,26 +646,27 @@ class Tree:
 
     # ---- Tensors that were given out: access to one that was written over is refused
 
-    def _given_add(self, tensor: Any, key: int, name: str) -> None:
-        from torch.multiprocessing.reductions import StorageWeakRef
-
-        self._given.append((weakref.ref(tensor), StorageWeakRef(tensor.untyped_storage()), key, name))
+    def _given_add(self, tensor: Any, number: int, name: str) -> None:
+        self._given[number] = weakref.ref(tensor), name
 
     def _given_check(self) -> None:
-        given, self._given = self._given, []
-        for each in given:
-            tensor, storage, key, name = each
-            if storage.expired():
-                continue
-            if self._native.is_valid(key):
-                self._given.append(each)
-                continue
+        numbers = self._native.overwritten()
+        told = [(number, *self._given.pop(number)) for number in numbers if number in self._given]  # others are of no tensor
+        for _, tensor, name in told:
             alive = tensor()
             if alive is not None:
                 sys.modules["torch"]._C._set_storage_access_error_msg(alive, f"lade.graphs: an output of {name} {_OVERWRITTEN}")
             del alive
-            if not storage.expired():
-                warnings.warn(f"lade.graphs: an output of {name}, of which there are views, {_OVERWRITTEN}", RuntimeWarning, stacklevel=3)
+        if told or len(self._given) > self._given_most:
+            known = list(self._given)  # before `held`: other threads add to it
+            held = set(self._native.held())
+            for number, _, name in told:
+                if number in held:
+                    warnings.warn(f"lade.graphs: an output of {name}, of which there are views, {_OVERWRITTEN}", RuntimeWarning, stacklevel=3)
+            for number in known:
+                if number not in held:
+                    self._given.pop(number, None)
+            self._given_most = max(4096, 2 * len(self._given))
 
 
 def _installed_allocator() -> lade.DeviceAllocator:

@@ -106,6 +106,24 @@ lade_graph_buffer GraphTree::find(uintptr_t address, size_t bytes, size_t *out_o
   return stale;
 }
 
+std::vector<uint64_t> GraphTree::held() {
+  std::vector<uint64_t> out;
+  std::lock_guard<std::mutex> guard(lock_);
+  for (const auto &each : given_) out.push_back(each.second->number_);
+  return out;
+}
+
+std::vector<uint64_t> GraphTree::overwritten() {
+  std::vector<uint64_t> out;
+  std::lock_guard<std::mutex> guard(lock_);
+  for (const auto &each : given_) {
+    if (each.second->told_ || each.second->is_valid()) continue;
+    each.second->told_ = true;
+    out.push_back(each.second->number_);
+  }
+  return out;
+}
+
 void GraphTree::streams_keep(std::shared_ptr<Stream> stream) {
   if (stream) streams_.push_back(std::move(stream));
 }
@@ -118,6 +136,7 @@ GraphOutput::GraphOutput(GraphTree &tree, const lade_graph_value &value, std::sh
   if (!is_buffer(buffer_)) return;
   std::lock_guard<std::mutex> guard(tree.lock_);
   tree.given_.emplace(address_, this);
+  number_ = ++tree.given_count_;
   tree.uses_++;
 }
 
@@ -526,6 +545,12 @@ void consumer_order(const GraphArray &array, nb::handle stream) {
   if (!keeps_order_itself(stream)) consumer_wait(array, stream_from(*device.runtime, stream, device.ordinal));
 }
 
+nb::list list_of(const std::vector<uint64_t> &numbers) {
+  nb::list out;
+  for (const uint64_t number : numbers) out.append(number);
+  return out;
+}
+
 nb::object dlpack(const GraphArray &array, nb::handle stream, nb::handle max_version, nb::handle dl_device,
                   nb::handle copy) {
   array.output().check_valid();
@@ -593,12 +618,8 @@ void bind_array_class(nb::module_ &module) {
            nb::sig("def _reshaped(self, shape: object, dtype: object) -> GraphArray"),
            "The same memory in another form.")
       .def_prop_ro(
-          "_key",
-          [](const GraphArray &array) {
-            const lade_graph_buffer buffer = array.output().buffer();
-            return static_cast<uint64_t>(buffer.generation) << 32 | buffer.slot;
-          },
-          "What is_valid() of the tree takes.")
+          "_number", [](const GraphArray &array) { return array.output().number(); },
+          "Its number in held() and overwritten() of the tree.")
       .def(
           "_end", [](const GraphArray &array) { array.output().body_end(); },
           "The body that it is an argument of is over.")
@@ -660,13 +681,8 @@ void bind_graphs(nb::module_ &module) {
                                 [&](lade_graph_tree *handle) { return lade_graph_tree_stream_retire(handle, on); });
           },
           nb::arg("stream").none(), nb::sig("def retire_stream(self, stream: StreamLike) -> None"))
-      .def(
-          "is_valid",
-          [](const GraphTreeObject &self, uint64_t key) {
-            const lade_graph_buffer buffer = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
-            return lade_graph_buffer_get(self.tree->get(), buffer, nullptr, nullptr) == LADE_OK;
-          },
-          nb::arg("key"))
+      .def("held", [](const GraphTreeObject &self) { return list_of(self.tree->held()); })
+      .def("overwritten", [](const GraphTreeObject &self) { return list_of(self.tree->overwritten()); })
       .def("stats", &GraphCalls::stats, nb::sig("def stats(self) -> dict[str, typing.Any]"))
       .def("dump", &GraphCalls::dump)
       .def(

@@ -49,6 +49,9 @@ public:
 
   // G3. The newest valid buffer that has the bytes, or one that is not valid any more; {0, 0}: none.
   lade_graph_buffer find(uintptr_t address, size_t bytes, size_t *out_offset, size_t *out_bytes);
+  // Numbers of outputs that are held: all, or those that have become invalid since the last time.
+  std::vector<uint64_t> held();
+  std::vector<uint64_t> overwritten();
 
 private:
   friend class GraphOutput;
@@ -59,6 +62,7 @@ private:
   std::atomic<long> uses_{0};
   std::mutex lock_;
   std::multimap<uintptr_t, GraphOutput *> given_;
+  uint64_t given_count_ = 0;                     // so far; guarded by lock_
   std::vector<std::shared_ptr<Stream>> streams_; // G6
 };
 
@@ -75,6 +79,7 @@ public:
   void body_end() noexcept { ended_ = true; }
   lade_graph_buffer buffer() const noexcept { return buffer_; }
   size_t bytes() const noexcept { return bytes_; }
+  uint64_t number() const noexcept { return number_; }
 
 private:
   friend class GraphTree;
@@ -84,6 +89,8 @@ private:
   const size_t bytes_;
   const std::shared_ptr<const std::string> function_;
   bool ended_ = false;
+  uint64_t number_ = 0; // among those of a buffer, from 1 on
+  bool told_ = false;   // by overwritten(); guarded by the tree's lock_
 };
 
 // The C++ object of lade.GraphArray: a C-contiguous array in a buffer, ready for work queued on `stream`.

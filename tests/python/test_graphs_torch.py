@@ -322,3 +322,17 @@ print([pick(3) for _ in range(4)], tree.stats()["replays"], tree._torch is torch
     if "no native part" in done.stderr:
         pytest.skip("this build of lade has no native part for this PyTorch")
     assert done.stdout.split("\n")[:5] == ["True", "True True", "1024", "stays", "[3, 3, 3, 3] 2 True 1024"], done.stderr
+
+
+def test_tensors_that_are_gone_are_forgotten(world):
+    """Else a loop would remember each of its results."""
+    flip = world.tree.function(world.flip)
+    x = world.put(torch.arange(float(ROWS)))
+    kept = flip(x)
+    world.tree.step()
+    for _ in range(5000):
+        out = flip(x)
+        world.tree.step()
+    assert len(world.tree._given) <= 4097
+    with pytest.raises(RuntimeError, match="an output of flip was overwritten"):
+        kept.sum()
