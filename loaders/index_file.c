@@ -138,12 +138,20 @@ static uint64_t number_take(cursor *c) {
   return number;
 }
 
-/* The caller's to free. NULL: `bad`, or no memory. */
-static char *text_take(cursor *c) {
+/* NULL: `bad`. */
+static const char *span_take(cursor *c, size_t *out_bytes) {
   uint64_t bytes = number_take(c);
   const char *from = bytes_take(c, bytes);
   c->bad = c->bad || memchr(from, '\0', (size_t)bytes) != NULL;
-  return c->bad ? NULL : strndup(from, (size_t)bytes);
+  *out_bytes = (size_t)bytes;
+  return c->bad ? NULL : from;
+}
+
+/* The caller's to free. NULL: `bad`, or no memory. */
+static char *text_take(cursor *c) {
+  size_t bytes;
+  const char *from = span_take(c, &bytes);
+  return from != NULL ? strndup(from, bytes) : NULL;
 }
 
 /* `count` elements of `size` bytes, in memory of their own with at least one. NULL: `bad`, or no memory. */
@@ -156,11 +164,12 @@ static void *array_take(cursor *c, uint64_t count, size_t size) {
   return array;
 }
 
+/* Without memory of its own, for want of which a version would be taken for none. `out` is zero. */
 static void version_text_take(cursor *c, char *out, size_t room) {
-  char *text = text_take(c);
-  c->bad = c->bad || (text != NULL && strlen(text) >= room);
-  if (!c->bad && text != NULL) strcpy(out, text);
-  free(text);
+  size_t bytes;
+  const char *from = span_take(c, &bytes);
+  c->bad = c->bad || bytes >= room;
+  if (!c->bad) memcpy(out, from, bytes);
 }
 
 static lade_status format_error(void) { return ladei_error(LADE_ERR_FORMAT, 0, "a number in it is out of its bounds"); }
