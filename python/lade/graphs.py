@@ -216,7 +216,7 @@ class _Spec:
             else:
                 leaves.append(each.of_array(value))
                 if type(each) is _Tensor:
-                    tree._given_add(leaves[-1], value._number, name)
+                    tree._given_add(leaves[-1], value, name)
         return _unflatten(self.around, iter(leaves))
 
 
@@ -348,8 +348,10 @@ class Function:
             if call.number is not None:
                 form.specs[call.number] = None
             raise
+        result = self._result(form, call, values)
+        del values  # which would count as views
         tree._given_check()
-        return self._result(form, call, values)
+        return result
 
     def _result(self, form: _Form, call: _Call, values: tuple[Any, ...]) -> Any:
         number = values[0]
@@ -646,12 +648,13 @@ class Tree:
 
     # ---- Tensors that were given out: access to one that was written over is refused
 
-    def _given_add(self, tensor: Any, number: int, name: str) -> None:
-        self._given[number] = weakref.ref(tensor), name
+    def _given_add(self, tensor: Any, array: Any, name: str) -> None:
+        self._given[array._number] = weakref.ref(tensor), name
+        array._watch()  # now: a call of another thread, which may have overwritten it already, would look for it in vain
 
     def _given_check(self) -> None:
-        numbers = self._native.overwritten()
-        told = [(number, *self._given.pop(number)) for number in numbers if number in self._given]  # others are of no tensor
+        found = [(number, self._given.pop(number, None)) for number in self._native.overwritten()]  # each is told to one thread
+        told = [(number, *given) for number, given in found if given is not None]  # None: it is gone since, and forgotten below
         for _, tensor, name in told:
             alive = tensor()
             if alive is not None:

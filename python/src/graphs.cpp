@@ -117,8 +117,8 @@ std::vector<uint64_t> GraphTree::overwritten() {
   std::vector<uint64_t> out;
   std::lock_guard<std::mutex> guard(lock_);
   for (const auto &each : given_) {
-    if (each.second->told_ || each.second->is_valid()) continue;
-    each.second->told_ = true;
+    if (!each.second->is_watched_ || each.second->is_valid()) continue;
+    each.second->is_watched_ = false;
     out.push_back(each.second->number_);
   }
   return out;
@@ -152,6 +152,11 @@ GraphOutput::~GraphOutput() {
   }
   if (!tree_.is_abandoned()) (void)lade_graph_buffer_release(tree_.handle_, buffer_);
   tree_.uses_--;
+}
+
+void GraphOutput::watch() {
+  std::lock_guard<std::mutex> guard(tree_.lock_);
+  is_watched_ = true;
 }
 
 bool GraphOutput::is_valid() const noexcept {
@@ -620,6 +625,8 @@ void bind_array_class(nb::module_ &module) {
       .def_prop_ro(
           "_number", [](const GraphArray &array) { return array.output().number(); },
           "Its number in held() and overwritten() of the tree.")
+      .def(
+          "_watch", [](const GraphArray &array) { array.output().watch(); }, "Have overwritten() tell of it, once.")
       .def(
           "_end", [](const GraphArray &array) { array.output().body_end(); },
           "The body that it is an argument of is over.")

@@ -49,7 +49,7 @@ public:
 
   // G3. The newest valid buffer that has the bytes, or one that is not valid any more; {0, 0}: none.
   lade_graph_buffer find(uintptr_t address, size_t bytes, size_t *out_offset, size_t *out_bytes);
-  // Numbers of outputs that are held: all, or those that have become invalid since the last time.
+  // Numbers of outputs that are held: all, or those that were watched and have become invalid; they are watched no more.
   std::vector<uint64_t> held();
   std::vector<uint64_t> overwritten();
 
@@ -80,6 +80,7 @@ public:
   lade_graph_buffer buffer() const noexcept { return buffer_; }
   size_t bytes() const noexcept { return bytes_; }
   uint64_t number() const noexcept { return number_; }
+  void watch();
 
 private:
   friend class GraphTree;
@@ -89,8 +90,8 @@ private:
   const size_t bytes_;
   const std::shared_ptr<const std::string> function_;
   bool ended_ = false;
-  uint64_t number_ = 0; // among those of a buffer, from 1 on
-  bool told_ = false;   // by overwritten(); guarded by the tree's lock_
+  uint64_t number_ = 0;     // among those of a buffer, from 1 on
+  bool is_watched_ = false; // guarded by the tree's lock_
 };
 
 // The C++ object of lade.GraphArray: a C-contiguous array in a buffer, ready for work queued on `stream`.

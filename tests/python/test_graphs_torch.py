@@ -7,6 +7,7 @@ What queues work of PyTorch's on a stream is in tests/python_gpu/test_graphs.py.
 import ctypes
 import gc
 import sys
+import threading
 import warnings
 
 import pytest
@@ -336,3 +337,30 @@ def test_tensors_that_are_gone_are_forgotten(world):
     assert len(world.tree._given) <= 4097
     with pytest.raises(RuntimeError, match="an output of flip was overwritten"):
         kept.sum()
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_result_that_is_overwritten_while_it_is_made_is_refused(world, at):
+    """Regression: a call of another thread took its outputs between the run and its tensors, and told of none of them."""
+    two = world.tree.function(lambda x: (world.flip(x), world.flip(x)))
+    flip = world.tree.function(world.flip)
+    x = world.put(torch.arange(float(ROWS)))
+    for _ in range(3):
+        two(x)
+        flip(x)
+    add, count = world.tree._given_add, []
+
+    def add_late(*arguments):
+        count.append(None)
+        if len(count) == 1 + at:
+            thread = threading.Thread(target=flip, args=(x,))
+            thread.start()
+            thread.join()
+        add(*arguments)
+
+    world.tree._given_add = add_late
+    outs = two(x)
+    world.tree._given_add = add
+    for out in outs:
+        with pytest.raises(RuntimeError, match="was overwritten by a later call"):
+            out.sum()
