@@ -264,6 +264,9 @@ typedef struct ladei_graph_memory {
 
 typedef void (*ladei_host_function)(void *user);
 
+/* Of copy_kernel_convert. */
+enum { LADEI_CONVERT_LAUNCH_PIECES = 200 };
+
 /* Blocks of one size: block i goes from src + src_stride * src_ids[i] to dst + dst_stride * dst_ids[i]. */
 typedef struct ladei_copy_table {
   void *dst;
@@ -593,7 +596,7 @@ typedef struct lade_runtime_ops {
                                    const ladei_stream *stream);
   /*
    * The same for pieces of numbers, which are converted (runtime/convert.h). A piece's bytes are those of its source; both ends lie at
-   * multiples of the size of their numbers.
+   * multiples of the size of their numbers. Up to LADEI_CONVERT_LAUNCH_PIECES of 2 GiB or less are queued all or none.
    */
   lade_status (*copy_kernel_convert)(void *self, const struct lade_copy_piece *pieces, size_t count, lade_dtype from,
                                      lade_dtype to, unsigned blocks, const ladei_stream *stream);

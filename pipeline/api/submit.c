@@ -244,7 +244,8 @@ static void transfer_fill(ladei_pipe_request *submission, lade_ticket *ticket) {
   transfer->no_host = transfer->unstaged && request->checksum == LADE_CHECKSUM_NONE;
   transfer->chunk_bytes = chunk_for(pipeline, &ticket->pieces, transfer->unstaged);
   transfer->ordered = ticket->pieces.ordered;
-  transfer->joins = ticket->pieces.direct == 0 && ticket->pieces.host_dtype == 0;
+  transfer->joins = ticket->pieces.direct == 0;
+  transfer->conversion = 256u * (unsigned)ticket->pieces.host_dtype + (unsigned)ticket->pieces.device_dtype;
   transfer->adapts = pipeline->chunk_adapts && !transfer->ordered;
   transfer->calls = ticket->pieces.calls;
   transfer->level = (unsigned)(LADEI_PIPE_PRIORITY_NORMAL + request->priority);

@@ -165,8 +165,9 @@ struct ladei_pipe_core_transfer {
   unsigned writers;   /* WRITE orders out at most; 0: as many as the ring has. May change: Note [Writers] in adapt.c */
   uint64_t sink;      /* not 0: transfers of the same sink count their writes together */
   bool unstaged;      /* copies leave and reach the host's own memory: no block */
-  bool joins;   /* its copies may be queued together with others: Note [Joined copies] in core_pick.c. May change */
-  bool no_host; /* unstaged, and no READ or WRITE either */
+  bool joins; /* its copies may be queued together with others: Note [Joined copies] in core_pick.c. May change */
+  unsigned conversion; /* not 0: of its numbers on their way; joined are copies of the same */
+  bool no_host;        /* unstaged, and no READ or WRITE either */
   bool read_arrives;   /* unstaged, and a READ moves the bytes all the way: it begins after the dependency has passed */
   unsigned level;      /* below LADEI_PIPE_PRIORITIES: larger goes first */
   unsigned fair_queue; /* below LADEI_PIPE_FAIR_QUEUES */

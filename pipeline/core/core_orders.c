@@ -300,16 +300,17 @@ static void ready_take(ladei_pipe_slot *slot, ladei_pipe_copy_stream *copy_strea
 /* Joins the next READY slots that may be to `first`, which is one of them. */
 static void ready_join(ladei_pipe_slot *first, ladei_pipe_copy_stream *copy_stream) {
   const ladei_pipe_ring *ring = first->ring;
-  uint64_t turn_left = ladei_pipe_turn_left(first->transfer, copy_stream);
+  uint64_t most = ladei_pipe_turn_left(first->transfer, copy_stream);
+  if (first->transfer->conversion == 0 && most > ring->joined.bytes) most = ring->joined.bytes;
   ladei_pipe_slot *last = first, *next = TAILQ_NEXT(first, link);
   size_t bytes = first->bytes;
   unsigned count = 1;
   ready_take(first, copy_stream);
   for (ladei_pipe_slot *slot = next; slot != NULL && count < ring->joined.most; slot = next) {
     next = TAILQ_NEXT(slot, link);
-    if (!ladei_pipe_slot_joins(slot)) continue;
+    if (!ladei_pipe_slot_joins(slot) || slot->transfer->conversion != first->transfer->conversion) continue;
     bytes += slot->bytes;
-    if (bytes > ring->joined.bytes || bytes > turn_left) break;
+    if (bytes > most) break;
     ready_take(slot, copy_stream);
     last->joined = slot;
     last = slot;

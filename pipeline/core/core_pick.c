@@ -117,6 +117,10 @@ static ladei_pipe_copy_stream *copy_stream_for(const ladei_pipe_ring *ring, cons
  * the page cache, by 12 readers, as parts of the pinned copies alone: 0.90 to 0.94 one by one, 0.94 to 0.98 joined,
  * where a loop by hand has 0.92 to 0.97 (h100/staging_joined.txt). Eight slots in place of four, where the bytes allow
  * them: 0.4 to 0.8 % more (h200/staging_joined.txt).
+ *
+ * Conversions join others of the same pair of types, up to the end of the turn: one launch of the kernel, of which one of 2 MiB takes
+ * 8 us longer than its bytes and the next one of a stream waits for its end (h200/convert_blocks.txt: 42 GB/s in launches of 2 MiB, 49
+ * in launches of 8). The other stream's turn is under way meanwhile: Note [Turns].
  */
 enum { HELD_BLOCKS = 6 };
 

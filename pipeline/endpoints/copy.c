@@ -93,7 +93,8 @@ static lade_status runs_convert(ladei_pipe_copies *copies) {
   lade_status status =
       ladei_copy_convert(copies->pipeline->runtime, pieces, copies->count, (lade_dtype)copies->pieces->host_dtype,
                          (lade_dtype)copies->pieces->device_dtype, copies->stream);
-  copies->order->partial = copies->order->partial || status != LADE_ERR_UNSUPPORTED;
+  bool whole = copies->order->slot->joined != NULL; /* gathered_submit() */
+  copies->order->partial = copies->order->partial || (status != LADE_ERR_UNSUPPORTED && !whole);
   copies->order->copies += status == LADE_OK ? 1 : 0;
   copies->count = 0;
   return status;
@@ -259,6 +260,8 @@ static lade_status slot_copy(ladei_pipe_copies *copies, const ladei_pipe_slot *s
  * are not. */
 static lade_status gathered_submit(ladei_pipe_copies *copies) {
   if (copies->order->slot->joined == NULL) return ladei_pipe_copies_submit(copies);
+  if (copies->pieces->host_dtype != 0)
+    return copies->count <= LADEI_CONVERT_LAUNCH_PIECES ? runs_convert(copies) : LADE_ERR_UNSUPPORTED;
   if (runs_are_short(copies)) return LADE_ERR_UNSUPPORTED;
   clock_begin(copies);
   return runs_batch(copies);

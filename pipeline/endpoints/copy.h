@@ -14,7 +14,7 @@ struct ladei_pipe_copies {
   lade_pipeline *pipeline;
   ladei_pipe_order *order;
   const ladei_pipe_pieces
-      *pieces; /* of the order's transfer, which says whether numbers are converted: joined ones convert none */
+      *pieces; /* of the order's transfer, which says whether numbers are converted: those of joined ones are as its */
   const ladei_pipe_slot *slot; /* whose runs are added */
   const ladei_stream *stream;
   bool to_device;

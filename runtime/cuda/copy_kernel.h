@@ -28,8 +28,8 @@ enum {
   COPY_SHORT_LIST_ENTRIES = 280,
   COPY_TABLE_ENTRIES = 4080,
   COPY_SHORT_TABLE_ENTRIES = 500,
-  COPY_NUMBERS_ENTRIES = 200,
-  COPY_THREADS = 512 /* of a block */
+  COPY_NUMBERS_ENTRIES = 200, /* LADEI_CONVERT_LAUNCH_PIECES */
+  COPY_THREADS = 512          /* of a block */
 };
 
 #define COPY_LIST(name, entries)                                                                                       \

@@ -27,6 +27,7 @@
 /* An entry is this long, so that warps end together; less if all of them would not keep the warps of a few blocks busy. */
 enum { UNIT_BYTES = 16 << 10, SHORT_UNIT_BYTES = 4 << 10, SHORT_TOTAL_BYTES = 4 << 20 };
 _Static_assert(UNIT_BYTES <= UINT16_MAX, "bytes of an entry");
+_Static_assert((int)COPY_NUMBERS_ENTRIES == (int)LADEI_CONVERT_LAUNCH_PIECES, "pieces of one launch");
 
 /* ---- Loading ----------------------------------------------------------------------------------------------------- */
 

@@ -4,7 +4,10 @@
  * its place, by one batched call where the driver takes it, and chunk by chunk where it does not.
  */
 #include <stdlib.h>
+#include <string.h>
 
+#include "lade/copy.h"
+#include "runtime/convert.h"
 #include "tests/pipeline/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/failures.h"
@@ -219,6 +222,105 @@ LADE_TEST(JoinedCopies, AreInterruptedAtAnyTime) {
     (void)interrupted(all_ns * (i / 3) / TIMES, i % 3 == 0, i % 3 == 1, host);
   }
   free(host);
+}
+
+/* Bytes as they are beside F32 to BF16 and F16 to F32. */
+static const lade_dtype conversions[TRANSFERS][2] = {
+    {0, 0}, {LADE_DTYPE_F32, LADE_DTYPE_BF16}, {LADE_DTYPE_F16, LADE_DTYPE_F32}};
+enum {
+  CONVERTED_PIECE = 256,
+  CONVERTED_PIECES = TRANSFER_BYTES / CONVERTED_PIECE,
+  CONVERTED_MOST = 2 * TRANSFER_BYTES
+};
+
+typedef struct conversion {
+  const char *host;
+  char *device;
+  bool scattered;     /* in pieces, none of which follows another of its chunk on the device */
+  size_t bytes, each; /* on the device; of a piece of it */
+  char expected[CONVERTED_MOST], got[CONVERTED_MOST], numbers[CONVERTED_MOST];
+  lade_piece pieces[CONVERTED_PIECES];
+} conversion;
+
+static size_t conversion_place(const conversion *c, size_t piece) {
+  return (c->scattered ? piece * 7 % CONVERTED_PIECES : piece) * c->each;
+}
+
+static lade_ticket *conversion_begin(conversion *c, fixture *f, const lade_dtype types[2]) {
+  const ladei_number_format *in = ladei_number_format_of(types[0]), *out = ladei_number_format_of(types[1]);
+  lade_ticket *ticket = NULL;
+  c->bytes = types[0] == 0 ? TRANSFER_BYTES : TRANSFER_BYTES / in->bytes * out->bytes;
+  c->each = c->bytes / CONVERTED_PIECES;
+  if (types[0] == 0)
+    memcpy(c->numbers, c->host, TRANSFER_BYTES);
+  else
+    ladei_convert(c->numbers, c->host, TRANSFER_BYTES, in, out);
+  for (size_t i = 0; i < CONVERTED_PIECES; i++) {
+    memcpy(c->expected + conversion_place(c, i), c->numbers + i * c->each, c->each);
+    c->pieces[i] = (lade_piece){lade_endpoint_memory((void *)(uintptr_t)(c->host + i * CONVERTED_PIECE)),
+                                c->device + conversion_place(c, i), CONVERTED_PIECE};
+  }
+  lade_transfer transfer = {.struct_size = sizeof transfer, .direction = LADE_TO_DEVICE};
+  transfer.host_dtype = (int32_t)types[0];
+  transfer.device_dtype = (int32_t)types[1];
+  if (c->scattered) {
+    transfer.pieces = c->pieces;
+    transfer.piece_count = CONVERTED_PIECES;
+  } else {
+    transfer.host = c->pieces[0].host;
+    transfer.device_memory = c->device;
+    transfer.bytes = TRANSFER_BYTES;
+  }
+  LADE_EXPECT_OK(lade_pipeline_submit(f->pipeline, &transfer, &ticket));
+  return ticket;
+}
+
+/* The nth launch fails. How many launches there are. */
+static uint64_t conversions_run(conversion *all, const char *host, bool scattered, uint64_t nth) {
+  lade_ticket *tickets[TRANSFERS];
+  lade_runtime *runtime = support_runtime_open("sim");
+  lade_pipeline_options options;
+  uint64_t launches = 0;
+  fixture f;
+  options_fill(&options);
+  if (runtime == NULL || !fixture_open_on(&f, runtime, TRANSFERS * CONVERTED_MOST, &options)) return 0;
+  LADE_EXPECT_OK(lade_copy_prepare(runtime, 0));
+  if (nth != 0) LADE_EXPECT_OK(lade_soft_fault_add(runtime, "copy_kernel_convert", nth, LADE_ERR_DRIVER));
+  for (unsigned i = 0; i < TRANSFERS; i++) {
+    all[i].host = host + i * TRANSFER_BYTES;
+    all[i].device = f.device + i * CONVERTED_MOST;
+    all[i].scattered = scattered;
+    tickets[i] = conversion_begin(&all[i], &f, conversions[i]);
+  }
+  for (unsigned i = 0; i < TRANSFERS && !lade_test_has_failed(); i++) {
+    lade_status status = lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER);
+    LADE_EXPECT(status == LADE_OK || (nth != 0 && i > 0 && status == LADE_ERR_DRIVER));
+    fixture_device_read(&f, i * CONVERTED_MOST, all[i].got, all[i].bytes);
+    if (status == LADE_OK) LADE_EXPECT_EQ_MEM(all[i].got, all[i].expected, all[i].bytes);
+    lade_ticket_release(tickets[i]);
+  }
+  LADE_EXPECT_OK(lade_soft_call_count(runtime, "copy_kernel_convert", &launches));
+  LADE_EXPECT_OK(lade_soft_fault_clear(runtime));
+  fixture_close(&f);
+  return launches;
+}
+
+/* Chunks of one conversion share launches with each other, with no chunk of another one, and a launch that fails is tried chunk by
+ * chunk. */
+LADE_TEST(JoinedCopies, ConvertNumbersOfOnePairOfTypes) {
+  enum { CONVERTED_CHUNKS = (TRANSFERS - 1) * CHUNKS / TRANSFERS };
+  char *host = pattern_new();
+  conversion *all = calloc(TRANSFERS, sizeof *all);
+  if (host != NULL && all != NULL) {
+    LADE_EXPECT_LT_UINT(conversions_run(all, host, false, 0), CONVERTED_CHUNKS * 3 / 4);
+    LADE_EXPECT_GE_UINT(conversions_run(all, host, true, 0), CONVERTED_CHUNKS); /* too many ranges for a launch */
+    for (uint64_t nth = 1; nth <= 4 && !lade_test_has_failed(); nth++) {
+      lade_test_context("launch %llu fails", (unsigned long long)nth);
+      (void)conversions_run(all, host, nth % 2 == 0, nth);
+    }
+  }
+  free(host);
+  free(all);
 }
 
 static lade_status scenario(lade_runtime *runtime, void *user) {
