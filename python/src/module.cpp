@@ -16,6 +16,7 @@
 #include "runtime.h"
 #include "safetensors.h"
 #include "status.h"
+#include "tensor_rows.h"
 #include "tensor_view.h"
 
 NB_MODULE(_lade, module) {
@@ -37,6 +38,7 @@ NB_MODULE(_lade, module) {
   bind_graphs(module);
   bind_pipeline(module);
   bind_device_pool(module);
+  bind_tensor_rows(module);
   bind_safetensors(module);
   bind_loader(module);
   bind_cupy(module);

@@ -18,7 +18,7 @@
 #include "device_view.h"
 #include "pipeline.h"
 #include "stream.h"
-#include "tensor_view.h"
+#include "tensor_rows.h"
 
 #include <nanobind/stl/string.h>
 
@@ -33,6 +33,8 @@
 #include <map>
 #include <optional>
 #include <shared_mutex>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 namespace lade_python {
@@ -172,11 +174,11 @@ nb::object text_of(const char *text) {
   return nb::steal(object);
 }
 
-nb::object shape_of(const lade_tensor_info &info) {
-  PyObject *tuple = PyTuple_New(static_cast<Py_ssize_t>(info.rank));
+nb::object shape_of(const uint64_t *shape, uint64_t rank) {
+  PyObject *tuple = PyTuple_New(static_cast<Py_ssize_t>(rank));
   if (!tuple) throw nb::python_error();
-  for (uint64_t i = 0; i < info.rank; i++) {
-    PyObject *extent = PyLong_FromUnsignedLongLong(info.shape[i]);
+  for (uint64_t i = 0; i < rank; i++) {
+    PyObject *extent = PyLong_FromUnsignedLongLong(shape[i]);
     if (!extent || PyTuple_SetItem(tuple, static_cast<Py_ssize_t>(i), extent) != 0) {
       Py_DECREF(tuple);
       throw nb::python_error();
@@ -184,6 +186,7 @@ nb::object shape_of(const lade_tensor_info &info) {
   }
   return nb::steal(tuple);
 }
+nb::object shape_of(const lade_tensor_info &info) { return shape_of(info.shape, info.rank); }
 
 const char *dtype_text(const lade_tensor_info &info) { return lade_dtype_name(static_cast<lade_dtype>(info.dtype)); }
 
@@ -371,75 +374,75 @@ struct LoadObject {
   }
 };
 
-int32_t dtype_number(const std::string &name) {
-#define LADE_PYTHON_DTYPE(text, number, bits)                                                                          \
-  if (name == #text) return number;
-  LADE_DTYPE_TABLE(LADE_PYTHON_DTYPE)
-#undef LADE_PYTHON_DTYPE
-  refuse("dtype is \"" + name + "\"; expected one of the format's names, such as \"F32\"");
-}
-
 // The tensors of a load: their types and parts, for the library, and their infos with the bytes in memory.
 struct Wanted {
   std::vector<int32_t> dtypes; // empty: as in the file
   std::vector<lade_load_part> parts;
   std::vector<lade_tensor_info> infos;
 
-  // `dtype_names`: a name or None for each tensor, or None; `ranges`: (begin, end, dimension) or None for each, or None. Wrong ones are
-  // the library's to refuse: their bytes do not matter.
-  Wanted(const File &file, const std::vector<uint64_t> &numbers, nb::handle dtype_names, nb::handle ranges) {
+  Wanted(const File &file, const std::vector<uint64_t> &numbers) {
+    infos.reserve(numbers.size());
     for (uint64_t number : numbers) infos.push_back(file.tensor(number));
-    for (nb::handle item : ranges.is_none() ? nb::iter(nb::tuple()) : nb::iter(ranges)) {
-      lade_load_part part{};
-      lade_tensor_info &info = infos.at(parts.size());
-      if (!item.is_none()) {
-        const nb::tuple range = nb::cast<nb::tuple>(item);
-        part.begin = nb::cast<uint64_t>(nb::object(range[0]));
-        part.end = nb::cast<uint64_t>(nb::object(range[1]));
-        part.dim = nb::cast<int32_t>(nb::object(range[2]));
-        const bool is_good = part.dim >= 0 && static_cast<uint64_t>(part.dim) < info.rank && part.begin <= part.end;
-        const uint64_t size = is_good ? info.shape[part.dim] : 0, count = part.end - part.begin;
-        if (size > 0) // an element of the dimension may have half a byte: F4, F6
-          info.bytes = info.bytes / size * count + info.bytes % size * count / size;
-      }
-      parts.push_back(part);
-    }
-    for (nb::handle item : dtype_names.is_none() ? nb::iter(nb::tuple()) : nb::iter(dtype_names)) {
-      lade_tensor_info &info = infos.at(dtypes.size());
-      dtypes.push_back(item.is_none() ? 0 : dtype_number(nb::cast<std::string>(item)));
-      if (item.is_none()) continue;
-      info.bytes = info.bytes * 8 / lade_dtype_bits(static_cast<lade_dtype>(info.dtype)) *
-                   lade_dtype_bits(static_cast<lade_dtype>(dtypes.back())) / 8;
-      info.dtype = dtypes.back();
-    }
-    if ((!parts.empty() && parts.size() != infos.size()) || (!dtypes.empty() && dtypes.size() != infos.size()))
-      refuse("dtypes or parts have fewer items than tensors");
+  }
+
+  // A tensor's part (begin, end, dimension), or None. Wrong ones are the library's to refuse: their bytes do not matter.
+  void cut(size_t at, nb::handle range) {
+    if (range.is_none()) return;
+    if (parts.empty()) parts.resize(infos.size());
+    lade_load_part &part = parts[at];
+    lade_tensor_info &info = infos[at];
+    const nb::tuple three = nb::cast<nb::tuple>(range);
+    part.begin = nb::cast<uint64_t>(nb::object(three[0]));
+    part.end = nb::cast<uint64_t>(nb::object(three[1]));
+    part.dim = nb::cast<int32_t>(nb::object(three[2]));
+    const bool is_good = part.dim >= 0 && static_cast<uint64_t>(part.dim) < info.rank && part.begin <= part.end;
+    const uint64_t size = is_good ? info.shape[part.dim] : 0, count = part.end - part.begin;
+    if (size > 0) // an element of the dimension may have half a byte: F4, F6
+      info.bytes = info.bytes / size * count + info.bytes % size * count / size;
+  }
+  // The type that a tensor is converted to, by name, or None.
+  void convert(size_t at, nb::handle name) {
+    if (name.is_none()) return;
+    if (dtypes.empty()) dtypes.resize(infos.size());
+    lade_tensor_info &info = infos[at];
+    dtypes[at] = dtype_number(nb::cast<std::string>(name));
+    info.bytes = info.bytes * 8 / lade_dtype_bits(static_cast<lade_dtype>(info.dtype)) *
+                 lade_dtype_bits(static_cast<lade_dtype>(dtypes[at])) / 8;
+    info.dtype = dtypes[at];
   }
 };
 
-// Where tensors of the caller are, by their numbers in the load. The caller keeps them, and ends the load before they go.
-std::vector<void *> destinations_from(const std::vector<lade_tensor_info> &infos, nb::handle list, const Device &device,
-                                      JoinedStreams &streams) {
-  std::vector<void *> destinations;
-  for (nb::handle item : nb::iter(list)) {
-    const lade_tensor_info &info = infos.at(destinations.size());
-    const std::string title = std::string("tensor `") + info.name + "`";
-    const TensorView view = tensor_view(item, Access::write, title.c_str());
-    require_reachable(view, device, title.c_str());
-    if (view.bytes != info.bytes)
-      refuse(title + " has " + std::to_string(view.bytes) + " bytes of memory; expected " + std::to_string(info.bytes));
-    if (view.has_stream) streams.add(view.stream, device.ordinal);
-    destinations.push_back(view.data);
+// Begins it, with the types and parts of `wanted`; without the GIL where it waits.
+void load_start(LoadObject &self, const Wanted &wanted, lade_load_options &options, nb::handle direct) {
+  options.dtypes = wanted.dtypes.empty() ? nullptr : wanted.dtypes.data();
+  options.parts = wanted.parts.empty() ? nullptr : wanted.parts.data();
+  if (!direct.is_none()) options.file_flags = nb::cast<bool>(direct) ? LADE_FILE_DIRECT : LADE_FILE_CACHED;
+  lade_status status;
+  {
+    const CurrentDevice current(self.load->target().pipe->device(), self.load->target().stream);
+    check(current.status());
+    Unlocked unlocked;
+    status = self.load->start(options);
   }
-  return destinations;
+  check(status);
 }
 
+// `dtypes`: a name or None for each tensor, or None; `parts`: (begin, end, dimension) or None for each, or None.
 LoadObject checkpoint_start(Checkpoint &self, nb::handle target, nb::handle tensors, bool per_tensor, nb::handle direct,
-                            nb::handle into, nb::handle dtypes, nb::handle parts) {
+                            nb::handle dtypes, nb::handle parts) {
   nb::list one;
   one.append(nb::borrow(target));
   const std::vector<uint64_t> numbers = tensors_from(*self.file, tensors);
-  const Wanted wanted(*self.file, numbers, dtypes, parts);
+  Wanted wanted(*self.file, numbers);
+  const auto each = [&](nb::handle list, auto set) {
+    size_t at = 0;
+    for (nb::handle item : list.is_none() ? nb::iter(nb::tuple()) : nb::iter(list))
+      at < numbers.size() ? set(at++, item) : refuse("dtypes or parts have more items than tensors");
+    if (!list.is_none() && at < numbers.size()) refuse("dtypes or parts have fewer items than tensors");
+  };
+  each(
+      parts, [&](size_t at, nb::handle item) { wanted.cut(at, item); });
+  each(dtypes, [&](size_t at, nb::handle item) { wanted.convert(at, item); });
   LoadObject out;
   out.load = std::make_shared<Load>(self.file, targets_from(one));
   lade_load_options options;
@@ -448,31 +451,117 @@ LoadObject checkpoint_start(Checkpoint &self, nb::handle target, nb::handle tens
     options.tensors = numbers.data();
     options.tensor_count = numbers.size();
   }
-  options.dtypes = wanted.dtypes.empty() ? nullptr : wanted.dtypes.data();
-  options.parts = wanted.parts.empty() ? nullptr : wanted.parts.data();
   options.per_tensor = per_tensor;
-  if (!direct.is_none()) options.file_flags = nb::cast<bool>(direct) ? LADE_FILE_DIRECT : LADE_FILE_CACHED;
   if (numbers.empty()) return out;
-  std::vector<void *> destinations;
-  std::optional<JoinedStreams> streams;
-  if (!into.is_none()) {
-    const Device &device = out.load->target().pipe->device();
-    streams.emplace(device);
-    streams->add(out.load->target().stream, device.ordinal);
-    destinations = destinations_from(wanted.infos, into, device, *streams);
-    options.memory = destinations.data();
-    out.load->begin_after(streams->get());
-  }
-  lade_status status;
-  {
-    const CurrentDevice current(out.load->target().pipe->device(), out.load->target().stream);
-    check(current.status());
-    Unlocked unlocked;
-    status = out.load->start(options);
-  }
-  check(status);
-  if (into.is_none()) out.places_make(wanted.infos, per_tensor);
+  load_start(out, wanted, options, direct);
+  out.places_make(wanted.infos, per_tensor);
   return out;
+}
+
+// --- loading into tensors that are there -----------------------------------------------------------------------------
+
+// Which tensor of the file goes into which row: the C++ object of lade._lade._Fit.
+struct Fit {
+  nb::list missing, unexpected; // names
+  std::vector<uint64_t> numbers;
+  std::vector<size_t> rows; // of each
+};
+
+// By names. Of rows in the same memory one name will do, and the last in the file counts.
+Fit checkpoint_fit(Checkpoint &self, const TensorRows &rows) {
+  Fit fit;
+  std::unordered_map<std::string_view, size_t> by_name;
+  by_name.reserve(rows.rows.size());
+  for (size_t i = 0; i < rows.rows.size(); i++) by_name.emplace(rows.rows[i].name, i);
+  const std::vector<size_t> firsts = rows.firsts();
+  std::vector<size_t> given(rows.rows.size(), SIZE_MAX); // of each first, in `fit`
+  for (uint64_t number = 0; number < self.file->count(); number++) {
+    const char *name = self.file->tensor(number).name;
+    const auto found = by_name.find(name);
+    if (found == by_name.end()) {
+      fit.unexpected.append(text_of(name));
+      continue;
+    }
+    size_t &place = given[firsts[found->second]];
+    if (place == SIZE_MAX) {
+      place = fit.numbers.size();
+      fit.numbers.push_back(number);
+      fit.rows.push_back(found->second);
+    } else {
+      fit.numbers[place] = number;
+      fit.rows[place] = found->second;
+    }
+  }
+  for (size_t i = 0; i < rows.rows.size(); i++)
+    if (given[firsts[i]] == SIZE_MAX) fit.missing.append(rows.rows[i].key);
+  return fit;
+}
+
+bool is_same(const lade_tensor_info &info, const TensorRows &rows, const TensorRows::Row &row) {
+  return info.dtype == row.dtype && info.rank == row.rank &&
+         std::equal(info.shape, info.shape + info.rank, rows.shape_of(row));
+}
+
+// Begins a load into rows; None where no tensor has bytes. `decide`(name, type and shape of the file, type and shape of the row) is asked
+// about rows that differ from the file, or about all if `each`: it gives the type to convert to or None, and the part or None; or None for
+// no bytes. The caller keeps the rows, and ends the load before they go.
+nb::object checkpoint_start_into(Checkpoint &self, nb::handle target, const TensorRows &rows, const Fit &fit,
+                                 nb::handle decide, bool each, nb::handle direct) {
+  nb::list one;
+  one.append(nb::borrow(target));
+  std::vector<uint64_t> numbers;
+  std::vector<size_t> into;
+  std::vector<std::pair<size_t, nb::tuple>> decided; // of the numbers
+  for (size_t i = 0; i < fit.numbers.size(); i++) {
+    const lade_tensor_info info = self.file->tensor(fit.numbers[i]);
+    const TensorRows::Row &row = rows.rows.at(fit.rows[i]);
+    if (each || !is_same(info, rows, row)) {
+      const nb::object answer = python_run([&] {
+        return nb::object(decide(row.key, dtype_text(info), shape_of(info),
+                                 lade_dtype_name(static_cast<lade_dtype>(row.dtype)),
+                                 shape_of(rows.shape_of(row), row.rank)));
+      });
+      if (answer.is_none()) continue;
+      decided.emplace_back(numbers.size(), nb::cast<nb::tuple>(answer));
+    } else if (info.bytes == 0) {
+      continue;
+    }
+    numbers.push_back(fit.numbers[i]);
+    into.push_back(fit.rows[i]);
+  }
+  if (numbers.empty()) return nb::none();
+  Wanted wanted(*self.file, numbers);
+  for (const auto &item : decided) {
+    wanted.cut(item.first, nb::object(item.second[1]));
+    wanted.convert(item.first, nb::object(item.second[0]));
+  }
+  LoadObject out;
+  out.load = std::make_shared<Load>(self.file, targets_from(one));
+  const Device &device = out.load->target().pipe->device();
+  JoinedStreams streams(device);
+  streams.add(out.load->target().stream, device.ordinal);
+  std::vector<void *> memory;
+  for (size_t i = 0; i < into.size(); i++) {
+    const TensorRows::Row &row = rows.rows[into[i]];
+    if (row.view != SIZE_MAX) {
+      const TensorView &view = rows.views[row.view];
+      require_reachable(view, device, rows.title_of(row).c_str());
+      if (view.has_stream) streams.add(view.stream, device.ordinal);
+    }
+    if (row.bytes != wanted.infos[i].bytes)
+      refuse(rows.title_of(row) + " has " + std::to_string(row.bytes) + " bytes of memory; expected " +
+             std::to_string(wanted.infos[i].bytes));
+    memory.push_back(row.data);
+  }
+  lade_load_options options;
+  lade_load_options_init(&options);
+  options.tensors = numbers.data();
+  options.tensor_count = numbers.size();
+  options.memory = memory.data();
+  options.per_tensor = true;
+  out.load->begin_after(streams.get());
+  load_start(out, wanted, options, direct);
+  return nb::cast(std::move(out));
 }
 
 // Waits in slices, until all tensors are there; then their memory is theirs (S2).
@@ -774,47 +863,35 @@ uint64_t bytes_of(const lade_tensor &tensor) {
   return bits % 8 == 0 ? bits / 8 : UINT64_MAX;
 }
 
-// Tensors as the library has them, with what they point to. No item moves once it is there.
-struct Tensors {
-  std::vector<std::string> names;
-  std::vector<std::vector<uint64_t>> shapes;
+// Rows as the library has them: they point into `rows`.
+std::vector<lade_tensor> tensors_of(const TensorRows &rows, const std::vector<Target> &targets) {
   std::vector<lade_tensor> list;
-  std::vector<TensorView> views;
-
-  // (name, dtype, shape, tensor, whether it is on the target's device, or in host memory) of each.
-  Tensors(nb::handle entries, const std::vector<Target> &targets) {
-    for (nb::handle item : nb::iter(entries)) {
-      nb::tuple entry = nb::cast<nb::tuple>(item);
-      names.push_back(nb::cast<std::string>(nb::object(entry[0])));
-      shapes.push_back(numbers_from<uint64_t>(nb::object(entry[2])));
-      const bool on_target = nb::cast<bool>(nb::object(entry[4]));
-      const std::string title = "tensor `" + names.back() + "`";
-      TensorView view = tensor_view(nb::object(entry[3]), Access::read, title.c_str());
+  list.reserve(rows.rows.size());
+  for (const TensorRows::Row &row : rows.rows) {
+    const bool on_target = row.device >= 0;
+    if (row.view != SIZE_MAX) {
+      const TensorView &view = rows.views[row.view];
       if (on_target)
-        require_reachable(view, targets.at(0).pipe->device(), title.c_str());
+        require_reachable(view, targets.at(0).pipe->device(), rows.title_of(row).c_str());
       else if (view.on_device && !(view.arena && view.arena->device().runtime->is_software()))
-        refuse(title +
+        refuse(rows.title_of(row) +
                " is memory of a GPU that only DLPack shows; expected an array of torch or CuPy, or a DeviceBuffer");
-      list.push_back({nullptr, nullptr, shapes.back().size(), view.data, on_target ? 0 : LADE_TARGET_HOST,
-                      dtype_number(nb::cast<std::string>(nb::object(entry[1])))});
-      views.push_back(std::move(view));
     }
-    for (size_t i = 0; i < list.size(); i++) {
-      list[i].name = names[i].c_str();
-      list[i].shape = shapes[i].data();
-      const uint64_t wanted = bytes_of(list[i]);
-      if (wanted != UINT64_MAX && views[i].bytes != wanted)
-        refuse("tensor `" + names[i] + "` has " + std::to_string(views[i].bytes) + " bytes of memory; expected " +
-               std::to_string(wanted) + ", as its dtype and shape say");
-    }
+    list.push_back(
+        {row.name.data(), rows.shape_of(row), row.rank, row.data, on_target ? 0 : LADE_TARGET_HOST, row.dtype});
+    const uint64_t wanted = bytes_of(list.back());
+    if (wanted != UINT64_MAX && row.bytes != wanted)
+      refuse(rows.title_of(row) + " has " + std::to_string(row.bytes) + " bytes of memory; expected " +
+             std::to_string(wanted) + ", as its dtype and shape say");
   }
-};
+  return list;
+}
 
 // The arguments of a save, as the library takes them. Made and dropped under the GIL.
 struct SaveRequest {
   std::string path;
   std::vector<Target> targets;
-  Tensors tensors;
+  std::vector<lade_tensor> tensors;
   std::vector<std::pair<std::string, std::string>> texts;
   std::vector<lade_metadata> pairs;
   lade_save_options options;
@@ -822,9 +899,9 @@ struct SaveRequest {
   std::optional<JoinedStreams> streams;
   std::optional<CurrentDevice> current;
 
-  SaveRequest(nb::handle filename, nb::handle target_list, nb::handle entries, nb::handle metadata,
+  SaveRequest(nb::handle filename, nb::handle target_list, const TensorRows &rows, nb::handle metadata,
               uint64_t max_shard_bytes, bool sync)
-      : path(path_from(filename, "path")), targets(targets_from(target_list)), tensors(entries, targets),
+      : path(path_from(filename, "path")), targets(targets_from(target_list)), tensors(tensors_of(rows, targets)),
         calls(targets) {
     if (targets.size() > 1) refuse("targets has more items than one");
     for (nb::handle item : metadata.is_none() ? nb::iter(nb::tuple()) : nb::iter(metadata)) {
@@ -842,7 +919,7 @@ struct SaveRequest {
     const Device &device = targets[0].pipe->device();
     streams.emplace(device);
     streams->add(targets[0].stream, device.ordinal);
-    for (const TensorView &view : tensors.views)
+    for (const TensorView &view : rows.views)
       if (view.has_stream) streams->add(view.stream, device.ordinal);
     calls.targets[0].stream = streams->get();
     current.emplace(device, calls.targets[0].stream);
@@ -850,9 +927,9 @@ struct SaveRequest {
   }
 };
 
-void save(nb::handle path, nb::handle target_list, nb::handle entries, nb::handle metadata, uint64_t max_shard_bytes,
-          bool sync, nb::handle progress) {
-  SaveRequest request(path, target_list, entries, metadata, max_shard_bytes, sync);
+void save(nb::handle path, nb::handle target_list, const TensorRows &rows, nb::handle metadata,
+          uint64_t max_shard_bytes, bool sync, nb::handle progress) {
+  SaveRequest request(path, target_list, rows, metadata, max_shard_bytes, sync);
   SaveUser user{progress};
   request.options.progress = save_progress;
   request.options.user = &user;
@@ -860,7 +937,7 @@ void save(nb::handle path, nb::handle target_list, nb::handle entries, nb::handl
   {
     Unlocked unlocked;
     status = lade_safetensors_save(request.path.c_str(), request.calls.targets.data(), request.calls.targets.size(),
-                                   request.tensors.list.data(), request.tensors.list.size(), &request.options);
+                                   request.tensors.data(), request.tensors.size(), &request.options);
   }
   if (user.failed) throw nb::python_error();
   check(status);
@@ -886,8 +963,7 @@ public:
   // Without the GIL.
   lade_status begin(const SaveRequest &request) {
     return lade_safetensors_save_begin(request.path.c_str(), request.calls.targets.data(), request.calls.targets.size(),
-                                       request.tensors.list.data(), request.tensors.list.size(), &request.options,
-                                       &save_);
+                                       request.tensors.data(), request.tensors.size(), &request.options, &save_);
   }
   // Without the GIL. Other threads may be in calls: none begins any more, and it waits for them.
   lade_status end(bool cancel) {
@@ -931,9 +1007,9 @@ struct SaveObject {
   }
 };
 
-SaveObject save_begin(nb::handle path, nb::handle target_list, nb::handle entries, nb::handle metadata,
+SaveObject save_begin(nb::handle path, nb::handle target_list, const TensorRows &rows, nb::handle metadata,
                       uint64_t max_shard_bytes, bool sync, uint64_t stage_bytes) {
-  SaveRequest request(path, target_list, entries, metadata, max_shard_bytes, sync);
+  SaveRequest request(path, target_list, rows, metadata, max_shard_bytes, sync);
   request.options.stage_bytes = stage_bytes;
   SaveObject out(std::make_shared<Saving>(request.targets));
   lade_status status;
@@ -991,13 +1067,18 @@ void bind_safetensors(nb::module_ &module) {
       .def("files", &checkpoint_files)
       .def("map", &checkpoint_map, nb::arg("number"), nb::arg("alone"))
       .def("start", &checkpoint_start, nb::arg("target"), nb::arg("tensors").none(), nb::arg("per_tensor"),
-           nb::arg("direct").none(), nb::arg("into").none() = nb::none(), nb::arg("dtypes").none() = nb::none(),
-           nb::arg("parts").none() = nb::none())
+           nb::arg("direct").none(), nb::arg("dtypes").none() = nb::none(), nb::arg("parts").none() = nb::none())
+      .def("fit", &checkpoint_fit, nb::arg("rows"))
+      .def("start_into", &checkpoint_start_into, nb::arg("target"), nb::arg("rows"), nb::arg("fit"), nb::arg("decide"),
+           nb::arg("each"), nb::arg("direct").none())
       .def("read", &checkpoint_read, nb::arg("target"), nb::arg("number"), nb::arg("ranges"), nb::arg("bytes"),
            nb::arg("direct"));
   nb::class_<Mapping>(module, "_Mapping", nb::type_slots(mapping_slots),
                       "A file, or a tensor of it, in memory: lade.safetensors has the calls for users.")
       .def_ro("file_bytes", &Mapping::file_bytes);
+  nb::class_<Fit>(module, "_Fit", "Tensors of a file and rows that match: lade.safetensors has the calls for users.")
+      .def_ro("missing", &Fit::missing)
+      .def_ro("unexpected", &Fit::unexpected);
   nb::class_<LoadObject>(module, "_Load", "A load that is under way: lade.safetensors has the calls for users.")
       .def("capsules", &load_capsules, nb::arg("names"), nb::arg("types"), nb::arg("stream").none())
       .def("rows", &load_rows)

@@ -11,7 +11,7 @@ from lade._arguments import path_text, take, take_function, wrong_type
 from lade.safetensors._format import _NUMBERS
 from lade.safetensors._load import load_file
 from lade.safetensors._open import safe_open
-from lade.safetensors._rows import _checked, _same_memory, _target_of, _within
+from lade.safetensors._rows import _read, _rows_of, _same_memory, _target_of, _within
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -31,20 +31,28 @@ def _named(tensors):
     return tensors
 
 
-def _into_row(number, there, row, convert, slices):
-    """(number, tensor, type to convert to or None, part or None) of a tensor to load into, which the file has of a type and shape;
+def _read_into(name, tensor):
+    row = _read(name, tensor)
+    if row[4] and row[2].data_ptr() != tensor.data_ptr():
+        raise lade.InvalidArgumentError(f"tensor `{name}` is a conjugate or negative view; expected one whose bytes are its values")
+    return row
+
+
+def _decide(convert, slices):
+    """A function that says of a tensor to load into, which the file has of a type and shape: (type to convert to or None, part or None);
     None where it gets no bytes."""
-    (kind, extents, *_), (name, dtype, shape, tensor, _) = there, row
-    index = None if slices is None else slices(name, extents)
-    part, expected = (None, extents) if index is None else _slices.one_part(index, extents, lade.InvalidArgumentError)
-    if shape != expected or dtype != kind:
-        may = kind in _NUMBERS and dtype in _NUMBERS
-        if shape != expected or not (convert and may):
-            hint = "; convert=True converts" if may and not convert and shape == expected else ""
-            raise lade.InvalidArgumentError(f"tensor `{name}` is {dtype} {shape}; expected {kind} {expected}, as in the file{hint}")
-    if 0 in expected:
-        return None
-    return number, tensor, None if dtype == kind else dtype, part
+
+    def decide(name, kind, extents, dtype, shape):
+        index = None if slices is None else slices(name, extents)
+        part, expected = (None, extents) if index is None else _slices.one_part(index, extents, lade.InvalidArgumentError)
+        if shape != expected or dtype != kind:
+            may = kind in _NUMBERS and dtype in _NUMBERS
+            if shape != expected or not (convert and may):
+                hint = "; convert=True converts" if may and not convert and shape == expected else ""
+                raise lade.InvalidArgumentError(f"tensor `{name}` is {dtype} {shape}; expected {kind} {expected}, as in the file{hint}")
+        return None if 0 in expected else (None if dtype == kind else dtype, part)
+
+    return decide
 
 
 def load_into(tensors, filename, *, strict=True, convert=False, slices=None, pipeline=None, stream=None, direct=None, progress=None,
@@ -93,31 +101,24 @@ def load_into(tensors, filename, *, strict=True, convert=False, slices=None, pip
     take("convert", convert, bool, "True or False")
     take_function("slices", slices, "a function(name, shape)")
     take_function("progress", progress, "a function(bytes_done, bytes)")
-    rows = {row[0]: row for row in _checked(own, None)}
-    of_torch = {name: row[3] for name, row in rows.items() if hasattr(row[3], "data_ptr")}
-    for name, tensor in of_torch.items():
-        if tensor.data_ptr() != own[name].data_ptr():
-            raise lade.InvalidArgumentError(f"tensor `{name}` is a conjugate or negative view; expected one whose bytes are its values")
-    same = _same_memory(of_torch)
-    devices = {row[4] for row in rows.values()}
+    rows = _rows_of(own, _read_into, True)
+    devices = [device for device, _ in rows.devices()]
     if len(devices) > 1 or None in devices:
         found = ", ".join(sorted("the host" if device is None else str(device) for device in devices))
         raise lade.InvalidArgumentError(f"tensors are on {found}; expected all on one GPU, or DeviceBuffers of one device")
-    device = devices.pop() if devices else lade.device()
+    device = devices[0] if devices else lade.device()
     with safe_open(filename, "lade", device, pipeline=pipeline, stream=stream, direct=direct, local_ranks=local_ranks) as file:
-        names = file._names()
-        missing, unexpected = _unfit(rows, same, names)
+        there = file._open_file()
+        fit = there.fit(rows)
+        missing, unexpected = fit.missing, fit.unexpected
         if strict and (missing or unexpected):
             raise RuntimeError(f"{path_text(filename)} does not fit: missing {missing}, unexpected {unexpected}")
-        kept = {name: names[name] for name in {same.get(name, name): name for name in names if name in rows}.values()}
-        there = file._open_file()
-        found = (_into_row(number, there.tensor(number), rows[name], convert, slices) for name, number in kept.items())
-        wanted = [row for row in found if row is not None]
-        target = _target_of(list(rows.values()), file._at.pipeline, file._at.allocator, stream, local_ranks)
-        if not wanted:
+        target = _target_of(rows, file._at.pipeline, file._at.allocator, stream, local_ranks)
+        if not target:
             return missing, unexpected
-        numbers, into, dtypes, parts = zip(*wanted)
-        load = there.start(target[0], numbers, True, direct, into, dtypes, parts)
+        load = there.start_into(target[0], rows, fit, _decide(convert, slices), slices is not None, direct)
+        if load is None:
+            return missing, unexpected
         try:
             load.wait(progress)
         finally:

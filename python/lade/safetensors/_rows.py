@@ -8,6 +8,7 @@ import operator
 import sys
 
 import lade
+from lade import _lade
 from lade._arguments import class_text, wrong_type
 from lade.safetensors._format import _NAMES, _TORCH_PACKS, _error
 from lade.safetensors._frameworks import _loaded, _stream_from
@@ -114,10 +115,7 @@ def _check_text(what, text):
         raise lade.InvalidArgumentError(f"{what} has {text!r}; expected no null character")
 
 
-def _checked(tensors, metadata):
-    """Rows (name, dtype of the format, shape, tensor, device or None); refuses what the format or the package refuses."""
-    if not isinstance(tensors, dict):
-        raise ValueError(f"Expected a dict of [str, tensor] but received {type(tensors)}")
+def _check_metadata(metadata):
     if metadata is not None and not isinstance(metadata, dict):
         raise wrong_type("metadata", metadata, "a dict of str, or None")
     for key, value in (metadata or {}).items():
@@ -125,34 +123,33 @@ def _checked(tensors, metadata):
             raise TypeError(f"metadata {key!r}: {value!r} is no pair of texts; expected str: str")
         _check_text("metadata", key)
         _check_text("metadata", value)
-    rows = []
-    torch = _loaded("torch")
-    for name, tensor in tensors.items():
-        if not isinstance(name, str):
-            raise TypeError(f"name {name!r} is a {type(name).__name__}; expected str")
-        _check_text("name", name)
-        if name == "__metadata__":
-            raise lade.InvalidArgumentError('name is "__metadata__"; expected another one than the format\'s own')
-        of_torch = torch and isinstance(tensor, torch.Tensor)
-        kind, shape, on_gpu, ordinal = (_torch_facts if of_torch else _facts)(name, tensor)
-        if of_torch:
-            tensor = tensor.detach()  # an alias, which holds the memory whatever becomes of the program's tensor
-            if tensor.is_conj() or tensor.is_neg():
-                tensor = tensor.resolve_conj().resolve_neg()  # whose bytes are its values
-        if kind not in _NAMES:
-            raise _error(f'Unknown dtype "{kind}". Supported dtypes: {", ".join(_NAMES)}')
-        of_lade = on_gpu and not of_torch and isinstance(tensor, (lade.DeviceBuffer, lade.DeviceView))
-        device = None if not on_gpu else tensor.device if of_lade else lade.cuda_device(ordinal)
-        rows.append((name, _NAMES[kind], shape, tensor, device))
-    return rows
 
 
-def _unshared(rows):
-    """Refuses tensors that share memory."""
+def _read(name, tensor):
+    """(dtype of the format, shape, tensor or what stands for it, device or None, whether it is of torch) of one that tensor_rows.cpp does
+    not know by itself; refuses what the format or the package refuses."""
     torch = _loaded("torch")
-    shared = _shared_names({row[0]: row[3] for row in rows if torch and isinstance(row[3], torch.Tensor)})
-    if shared:
-        raise RuntimeError(f"Some tensors share memory, which a file would hold twice: {sorted(shared)}; save one of them, or clones")
+    of_torch = bool(torch and isinstance(tensor, torch.Tensor))
+    kind, shape, on_gpu, ordinal = (_torch_facts if of_torch else _facts)(name, tensor)
+    if of_torch:
+        tensor = tensor.detach()  # an alias, which holds the memory whatever becomes of the program's tensor
+        if tensor.is_conj() or tensor.is_neg():
+            tensor = tensor.resolve_conj().resolve_neg()  # whose bytes are its values
+    if kind not in _NAMES:
+        raise _error(f'Unknown dtype "{kind}". Supported dtypes: {", ".join(_NAMES)}')
+    if not on_gpu:
+        return _NAMES[kind], shape, _laid_out(tensor), None, of_torch
+    of_lade = not of_torch and isinstance(tensor, (lade.DeviceBuffer, lade.DeviceView))
+    return _NAMES[kind], shape, tensor, tensor.device if of_lade else lade.cuda_device(ordinal), of_torch
+
+
+def _rows_of(tensors, read=_read, writable=False):
+    """The tensors as rows, held; refuses what the format or the package refuses."""
+    if not isinstance(tensors, dict):
+        raise ValueError(f"Expected a dict of [str, tensor] but received {type(tensors)}")
+    torch = _loaded("torch")
+    types = (torch.Tensor, torch.nn.Parameter) if torch else ()
+    return _lade._Rows(tensors, types, _NAMES, read, lade.cuda_device, writable)
 
 
 def _laid_out(tensor):
@@ -173,15 +170,14 @@ def _laid_out(tensor):
 
 def _target_of(rows, pipeline, allocator, stream, local_ranks):
     """What tensors of a device are saved through, in a list; none where all are of the host."""
-    on_devices = [row for row in rows if row[4] is not None]
-    if not on_devices:
+    devices = [found for found in rows.devices() if found[0] is not None]
+    if not devices:
         return []
-    stage = _stage(on_devices[0][4], pipeline, allocator, local_ranks)
-    for name, _, _, _, device in on_devices:
+    stage = _stage(devices[0][0], pipeline, allocator, local_ranks)
+    for device, name in devices:
         if device != stage.device:
             raise lade.InvalidArgumentError(f"tensor {name} is on {device}; expected {stage.device}, as the others are")
-    torch = _loaded("torch")
     if stream is None and not stage.device.software:
-        is_torch = torch and any(isinstance(row[3], torch.Tensor) for row in on_devices)
-        stream = _stream_from(None, "torch" if is_torch else "cupy" if _loaded("cupy") else "lade", stage.device)
+        framework = "torch" if rows.has_torch_on_device() else "cupy" if _loaded("cupy") else "lade"
+        stream = _stream_from(None, framework, stage.device)
     return [(stage.pipeline, stage.allocator, stream)]
