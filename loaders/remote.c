@@ -107,7 +107,7 @@ lade_status ladei_loader_remote_read(const ladei_loader_remote *remote, uint64_t
   if (there == bytes) return LADE_OK;
   ladei_source_read read = {
       .object = remote->object, .offset = offset + there, .buffer = (char *)out + there, .bytes = bytes - there};
-  return ladei_source_read_run(&read);
+  return ladei_source_read_run(&read, NULL);
 }
 
 lade_status ladei_loader_lone_open(const char *url, ladei_loader_lone *out) {

@@ -80,7 +80,7 @@ static lade_status object_probe(ladei_source_object *object, const lade_range *r
                               .offset = range->offset + done,
                               .buffer = bytes,
                               .bytes = (size_t)ladei_size_min(range->bytes - done, PROBE_BYTES)};
-    status = ladei_source_read_run(&read);
+    status = ladei_source_read_run(&read, NULL);
   }
   free(bytes);
   return status;

@@ -68,6 +68,10 @@ static void field_read(ladei_source_answer *answer, const char *name, const char
     text_keep(answer->modified, sizeof answer->modified, value);
   } else if (strcasecmp(name, "Date") == 0) {
     text_keep(answer->date, sizeof answer->date, value);
+  } else if (strcasecmp(name, "x-amz-server-side-encryption") == 0) {
+    answer->keyed = answer->keyed || strcasecmp(value, "AES256") != 0;
+  } else if (strcasecmp(name, "x-amz-server-side-encryption-customer-algorithm") == 0) {
+    answer->keyed = true;
   } else if (strcasecmp(name, "x-amz-bucket-region") == 0) {
     text_keep(answer->region, sizeof answer->region, value);
     ladei_text_tame(answer->region);

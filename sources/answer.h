@@ -24,6 +24,7 @@
 typedef struct ladei_source_answer {
   int status; /* 0: no status line yet */
   bool has_range, has_length, encoded, bad_range;
+  bool keyed;                  /* encrypted with a key of the user's: the ETag is no MD5 */
   uint64_t first, last, total; /* of Content-Range; last < first: it says the total alone */
   uint64_t length;
   uint32_t retry_after_s; /* 0: not said */

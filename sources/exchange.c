@@ -11,7 +11,7 @@
 #include "base/size.h"
 
 /* libcurl hands out at most 16 KiB at once, whatever this is, but it reads that much with one system call. */
-enum { RECEIVE_BYTES = 512 << 10, STALL_BYTES = 1024 };
+enum { RECEIVE_BYTES = 512 << 10, SEND_BYTES = 512 << 10, STALL_BYTES = 1024, PATIENCE = 10 };
 
 /* --- the answer --------------------------------------------------------------------------------------------------- */
 
@@ -20,6 +20,10 @@ static void head_judge(ladei_source_exchange *exchange) {
   const ladei_source_answer *answer = &exchange->answer;
   ladei_source_read *read = exchange->read;
   if (answer->status < 200 || answer->status >= 300 || exchange->accepted) return;
+  if (read->sends != NULL) {
+    exchange->accepted = true; /* so far: X5 */
+    return;
+  }
   lade_status status = ladei_source_answer_check(answer, read->offset + read->done, read->bytes - read->done,
                                                  read->may_end, &read->object->version);
   exchange->accepted = status == LADE_OK;
@@ -53,11 +57,23 @@ static void bytes_place(ladei_source_read *read, const char *data, size_t bytes)
   }
 }
 
+/* The first bytes of an answer to what was sent; the rest is of no interest. */
+static void reply_keep(ladei_source_read *read, const char *data, size_t bytes) {
+  size_t kept = ladei_size_min(bytes, read->bytes - 1 - read->done);
+  if (kept > 0) memcpy(read->buffer + read->done, data, kept);
+  read->done += kept;
+  read->buffer[read->done] = '\0';
+}
+
 static size_t body_take(char *data, size_t one, size_t bytes, void *user) {
   ladei_source_exchange *exchange = user;
   ladei_source_read *read = exchange->read;
   (void)one;                         /* always 1 */
   assert(read->done <= read->bytes); /* X1 */
+  if (exchange->accepted && read->sends != NULL) {
+    reply_keep(read, data, bytes);
+    return bytes;
+  }
   if (exchange->accepted) {
     if (bytes > read->bytes - read->done) {
       ladei_error(LADE_ERR_IO, EPROTO, "HTTP 206 with more bytes than its Content-Range says");
@@ -102,10 +118,10 @@ static bool handle_prepare(ladei_source_exchange *exchange, const ladei_source_s
          (settings->ca_file == NULL || option_set(exchange, LADEI_CURL_CAINFO, settings->ca_file)) &&
          number_set(exchange, LADEI_CURL_HTTP_VERSION, LADEI_CURL_HTTP_1_1) &&
          number_set(exchange, LADEI_CURL_BUFFERSIZE, RECEIVE_BYTES) && number_set(exchange, LADEI_CURL_NOSIGNAL, 1) &&
+         number_set(exchange, LADEI_CURL_UPLOAD_BUFFERSIZE, SEND_BYTES) &&
          number_set(exchange, LADEI_CURL_PATH_AS_IS, 1) && number_set(exchange, LADEI_CURL_FOLLOWLOCATION, 0) &&
          number_set(exchange, LADEI_CURL_CONNECTTIMEOUT_MS, limits->connect_ms) &&
-         number_set(exchange, LADEI_CURL_LOW_SPEED_LIMIT, STALL_BYTES) &&
-         number_set(exchange, LADEI_CURL_LOW_SPEED_TIME, limits->stall_s);
+         number_set(exchange, LADEI_CURL_LOW_SPEED_LIMIT, STALL_BYTES);
 }
 
 static bool header_add(ladei_source_exchange *exchange, const char *header) {
@@ -126,9 +142,11 @@ static bool named_header_add(ladei_source_exchange *exchange, const char *name, 
 static bool signature_add(ladei_source_exchange *exchange, const ladei_source_target *target,
                           const ladei_source_settings *settings, const ladei_source_credentials *credentials,
                           time_t now) {
+  static const ladei_source_wording get = {.method = "GET", .query = ""};
+  const ladei_source_sending *sends = exchange->read->sends;
   ladei_source_signature signature;
   bool added = true;
-  ladei_source_sign(target, credentials, settings->region, now, &signature);
+  ladei_source_sign(target, sends != NULL ? &sends->wording : &get, credentials, settings->region, now, &signature);
   for (size_t i = 0; i < LADEI_SOURCE_SIGNED_HEADERS && added; i++) added = header_add(exchange, signature.headers[i]);
   if (credentials->token == NULL) return added;
   return added && named_header_add(exchange, "x-amz-security-token", credentials->token);
@@ -139,13 +157,47 @@ static void headers_drop(ladei_source_exchange *exchange) {
   exchange->headers = NULL;
 }
 
+/* A request for the rest of a range. */
+static bool range_set(ladei_source_exchange *exchange, const ladei_source_read *read) {
+  const ladei_source_object *object = read->object;
+  char range[48];
+  _Static_assert(sizeof range > 2 * 20 + 1, "two numbers of 64 bits");
+  (void)snprintf(range, sizeof range, "%llu-%llu", (unsigned long long)(read->offset + read->done),
+                 (unsigned long long)(read->offset + read->bytes - 1));
+  return number_set(exchange, LADEI_CURL_HTTPGET, 1) && option_set(exchange, LADEI_CURL_CUSTOMREQUEST, NULL) &&
+         option_set(exchange, LADEI_CURL_URL, object->target.url) && option_set(exchange, LADEI_CURL_RANGE, range) &&
+         (!ladei_source_version_is_strong(&object->version) ||
+          named_header_add(exchange, "If-Match", object->version.etag));
+}
+
+/* A request that sends. libcurl takes the body from where it is, again if it must; the type that it gives it is taken away. */
+static bool sending_set(ladei_source_exchange *exchange, ladei_source_read *read) {
+  const ladei_source_sending *sends = read->sends;
+  const ladei_source_wording *wording = &sends->wording;
+  char *url;
+  read->done = 0;
+  read->buffer[0] = '\0';
+  if (asprintf(&url, "%s%s%s", read->object->target.url, wording->query[0] != '\0' ? "?" : "", wording->query) < 0)
+    return false;
+  bool set = option_set(exchange, LADEI_CURL_URL, url) && option_set(exchange, LADEI_CURL_RANGE, NULL);
+  free(url);
+  if (strcmp(wording->method, "DELETE") == 0)
+    set = set && number_set(exchange, LADEI_CURL_HTTPGET, 1);
+  else
+    set = set && number_set(exchange, LADEI_CURL_POST, 1) &&
+          option_set(exchange, LADEI_CURL_POSTFIELDS, sends->bytes > 0 ? sends->body : "") &&
+          number_set(exchange, LADEI_CURL_POSTFIELDSIZE_LARGE, (long)sends->bytes) &&
+          header_add(exchange, "Content-Type:");
+  return set && option_set(exchange, LADEI_CURL_CUSTOMREQUEST, wording->method) &&
+         (wording->md5 == NULL || named_header_add(exchange, "Content-MD5", wording->md5));
+}
+
 lade_status ladei_source_exchange_begin(ladei_source_exchange *exchange, ladei_source_read *read,
                                         const ladei_source_settings *settings,
                                         const ladei_source_credentials *credentials, time_t now) {
-  const ladei_source_object *object = read->object;
-  const ladei_source_target *target = &object->target;
-  char range[48];
-  assert(exchange->read == NULL && read->done < read->bytes); /* X2: the rest */
+  const ladei_source_target *target = &read->object->target;
+  const ladei_source_sending *sends = read->sends;
+  assert(exchange->read == NULL && (sends != NULL || read->done < read->bytes)); /* X2: the rest */
   exchange->read = read;
   exchange->answer = (ladei_source_answer){.status = 0};
   exchange->accepted = false;
@@ -153,14 +205,13 @@ lade_status ladei_source_exchange_begin(ladei_source_exchange *exchange, ladei_s
   exchange->body_bytes = 0;
   exchange->body[0] = exchange->error[0] = '\0';
   headers_drop(exchange);
-  _Static_assert(sizeof range > 2 * 20 + 1, "two numbers of 64 bits");
-  (void)snprintf(range, sizeof range, "%llu-%llu", (unsigned long long)(read->offset + read->done),
-                 (unsigned long long)(read->offset + read->bytes - 1));
-  bool made = option_set(exchange, LADEI_CURL_URL, target->url) && option_set(exchange, LADEI_CURL_RANGE, range) &&
+  bool fresh = sends != NULL && sends->begins;
+  uint32_t stall_s = exchange->stall_s * (sends != NULL && sends->patient ? PATIENCE : 1);
+  bool made = (sends != NULL ? sending_set(exchange, read) : range_set(exchange, read)) &&
+              number_set(exchange, LADEI_CURL_LOW_SPEED_TIME, stall_s) &&
+              number_set(exchange, LADEI_CURL_FRESH_CONNECT, fresh ? 1 : 0) &&
               option_set(exchange, LADEI_CURL_PROXY, ladei_source_proxy(settings, target->tls)) &&
               (!target->is_signed || signature_add(exchange, target, settings, credentials, now)) &&
-              (!ladei_source_version_is_strong(&object->version) ||
-               named_header_add(exchange, "If-Match", object->version.etag)) &&
               option_set(exchange, LADEI_CURL_HTTPHEADER, exchange->headers);
   return made ? LADE_OK : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for a request");
 }
@@ -168,15 +219,23 @@ lade_status ladei_source_exchange_begin(ladei_source_exchange *exchange, ladei_s
 /* --- the outcome -------------------------------------------------------------------------------------------------- */
 
 /* The code of an error of S3, as "<Code>SlowDown</Code>"; "": there is none. */
-static void code_find(const ladei_source_exchange *exchange, char *out, size_t room) {
-  const char *at = strstr(exchange->body, "<Code>");
+static void code_find(const char *body, char *out, size_t room) {
+  const char *at = strstr(body, "<Code>");
   size_t bytes = at != NULL ? strspn(at + 6, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.") : 0;
   (void)snprintf(out, room, "%.*s", (int)bytes, at != NULL ? at + 6 : "");
 }
 
+bool ladei_source_exchange_is_sent(const ladei_source_exchange *exchange) {
+  const ladei_source_sending *sends = exchange->read->sends;
+  int64_t sent = 0;
+  return sends != NULL &&
+         exchange->curl->easy_getinfo(exchange->easy, LADEI_CURL_INFO_SIZE_UPLOAD, &sent) == LADEI_CURL_OK &&
+         sent >= (int64_t)sends->bytes;
+}
+
 bool ladei_source_exchange_says(const ladei_source_exchange *exchange, const char *code) {
   char said[64];
-  code_find(exchange, said, sizeof said);
+  code_find(exchange->body, said, sizeof said);
   return strcmp(said, code) == 0;
 }
 
@@ -207,6 +266,15 @@ static bool is_temporary(int http_status) {
   }
 }
 
+/* Of an answer to what was sent: another attempt may do better, whatever the status says. */
+static bool is_temporary_code(const char *code) {
+  static const char *const codes[] = {"InternalError",  "SlowDown",  "ServiceUnavailable", "RequestTimeout",
+                                      "IncompleteBody", "BadDigest", "OperationAborted"};
+  for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
+    if (strcmp(code, codes[i]) == 0) return true;
+  return false;
+}
+
 /* A 416, whose server may say how long the object is, or not. */
 static lade_status answer_unsatisfied(const ladei_source_exchange *exchange) {
   const ladei_source_answer *answer = &exchange->answer;
@@ -225,11 +293,13 @@ static lade_status answer_unsatisfied(const ladei_source_exchange *exchange) {
 /* An answer that is no 2xx. */
 static lade_status answer_refused(const ladei_source_exchange *exchange) {
   const ladei_source_answer *answer = &exchange->answer;
+  bool sends = exchange->read->sends != NULL;
   char code[64];
-  if (answer->status == 412) return ladei_error(LADE_ERR_IO, ESTALE, "it was replaced while it was read");
-  if (answer->status == 416) return answer_unsatisfied(exchange);
-  code_find(exchange, code, sizeof code);
-  lade_status status = is_temporary(answer->status) ? LADE_NOT_READY : LADE_ERR_IO;
+  if (answer->status == 412 && !sends) return ladei_error(LADE_ERR_IO, ESTALE, "it was replaced while it was read");
+  if (answer->status == 416 && !sends) return answer_unsatisfied(exchange);
+  code_find(exchange->body, code, sizeof code);
+  bool temporary = is_temporary(answer->status) || (sends && is_temporary_code(code));
+  lade_status status = temporary ? LADE_NOT_READY : LADE_ERR_IO;
   const char *why = answer->status < 400 ? "; redirections are not followed" : "";
   const char *region = answer->region[0] != '\0' ? "; its bucket is in region " : "";
   return ladei_error(status, errno_of(answer->status), "HTTP %d%s%s%s%s%s", answer->status, code[0] != '\0' ? " " : "",
@@ -247,13 +317,44 @@ static bool is_final(int result) {
   }
 }
 
+/* "0123...": 32 digits in quotes. */
+static bool is_md5(const char *etag) {
+  return strlen(etag) == 34 && etag[0] == '"' && etag[33] == '"' && strspn(etag + 1, "0123456789abcdefABCDEF") == 32;
+}
+
+static lade_status etag_check(const ladei_source_answer *answer, ladei_source_sending *sends) {
+  if (answer->etag[0] == '\0' || strlen(answer->etag) >= sizeof sends->etag || strpbrk(answer->etag, "<>&") != NULL)
+    return ladei_error(LADE_ERR_IO, EPROTO, "HTTP %d without an ETag of at most %zu bytes", answer->status,
+                       sizeof sends->etag - 1);
+  if (is_md5(answer->etag) && !answer->keyed && strncasecmp(answer->etag + 1, sends->md5, 32) != 0)
+    return ladei_error(LADE_NOT_READY, EIO, "HTTP %d with ETag %.40s; expected \"%s\", the MD5 of what was sent",
+                       answer->status, answer->etag, sends->md5);
+  strcpy(sends->etag, answer->etag);
+  return LADE_OK;
+}
+
+/* X5, of a whole answer with a status of 2xx. */
+static lade_status sending_judge(const ladei_source_exchange *exchange) {
+  const ladei_source_answer *answer = &exchange->answer;
+  const ladei_source_read *read = exchange->read;
+  char code[64];
+  if (read->sends->expects == NULL) return etag_check(answer, read->sends);
+  if (strstr(read->buffer, read->sends->expects) != NULL) return LADE_OK;
+  code_find(read->buffer, code, sizeof code);
+  lade_status status = code[0] == '\0' || is_temporary_code(code) ? LADE_NOT_READY : LADE_ERR_IO;
+  return ladei_error(status, EIO, "HTTP %d with %s in its body; expected %s", answer->status,
+                     code[0] != '\0' ? code : "nothing of use", read->sends->expects);
+}
+
 lade_status ladei_source_exchange_end(const ladei_source_exchange *exchange, int result) {
   const ladei_source_read *read = exchange->read;
   if (exchange->refusal.status != LADE_OK) {
     ladei_error_restore(&exchange->refusal);
     return exchange->refusal.status;
   }
-  if (exchange->accepted && read->done == read->bytes) return LADE_OK;
+  bool sends = read->sends != NULL;
+  if (exchange->accepted && (sends ? result == LADEI_CURL_OK : read->done == read->bytes))
+    return sends ? sending_judge(exchange) : LADE_OK;
   if (exchange->answer.status >= 300) return answer_refused(exchange);
   const char *why = exchange->error[0] != '\0' ? exchange->error : exchange->curl->easy_strerror(result);
   if (result != LADEI_CURL_OK) return ladei_error(is_final(result) ? LADE_ERR_IO : LADE_NOT_READY, EIO, "%.200s", why);
@@ -267,6 +368,7 @@ lade_status ladei_source_exchange_create(const ladei_libcurl *curl, const ladei_
   ladei_source_exchange *exchange = calloc(1, sizeof *exchange);
   if (exchange != NULL) {
     exchange->curl = curl;
+    exchange->stall_s = limits->stall_s;
     exchange->easy = curl->easy_init();
     if (exchange->easy != NULL && handle_prepare(exchange, settings, limits)) {
       *out = exchange;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One request for a range and its answer, on a handle of libcurl.
+ * One request for a range, or one that sends, and its answer, on a handle of libcurl.
  *
  *   begin --> head of the answer, line by line --> verdict: accepted    --> body into the read's memory --> end
  *                                                  anything else       --> its first KiB is looked at  --> end
@@ -10,6 +10,8 @@
  * X2  Bytes that are there count, whatever ends the exchange: the next attempt asks for the rest.
  * X3  Redirections are not followed: a header with a token would go to another host.
  * X4  No message has a header, a query or credentials.
+ * X5  What is sent is taken when the answer says so: by an ETag that is the body's, or by words in its body. A status of 200 may
+ *     bring an error of S3, which says it where it has begun to answer before it was done.
  * Locks: none; the client's thread.
  */
 #ifndef LADE_SOURCES_EXCHANGE_H
@@ -47,7 +49,8 @@ struct ladei_source_exchange {
   ladei_curl *easy;
   ladei_curl_list *headers;
   ladei_source_read *read; /* NULL: idle */
-  unsigned credentials;    /* number of those it was signed with; the client's */
+  uint32_t stall_s;
+  unsigned credentials; /* number of those it was signed with; the client's */
   ladei_source_answer answer;
   bool accepted;
   lade_error refusal;                 /* of the head; status LADE_OK: none */
@@ -62,7 +65,7 @@ lade_status ladei_source_exchange_create(const ladei_libcurl *curl, const ladei_
                                          const ladei_source_options *limits, ladei_source_exchange **out);
 void ladei_source_exchange_destroy(ladei_source_exchange *exchange);
 
-/* Makes the handle ready for the read's rest. `credentials`: of a signed target. LADE_ERR_OUT_OF_HOST_MEMORY. */
+/* Makes the handle ready for the read's rest, or to send. `credentials`: of a signed target. LADE_ERR_OUT_OF_HOST_MEMORY. */
 lade_status ladei_source_exchange_begin(ladei_source_exchange *exchange, ladei_source_read *read,
                                         const ladei_source_settings *settings,
                                         const ladei_source_credentials *credentials, time_t now);
@@ -70,6 +73,9 @@ lade_status ladei_source_exchange_begin(ladei_source_exchange *exchange, ladei_s
 /* The outcome. LADE_OK: all bytes are there. LADE_NOT_READY: another attempt may do better. Errors are those of a
  * read. The record has the reason in either case. */
 lade_status ladei_source_exchange_end(const ladei_source_exchange *exchange, int result);
+
+/* Whether the server may have all that was to be sent, so that the answer alone says what became of it. */
+bool ladei_source_exchange_is_sent(const ladei_source_exchange *exchange);
 
 /* Whether the server's error has this code: "ExpiredToken". */
 bool ladei_source_exchange_says(const ladei_source_exchange *exchange, const char *code);

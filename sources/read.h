@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One range of an object, on its way into memory; and the limits of its requests. */
+/* One range of an object, on its way into memory, or one request that sends; and the limits of requests. */
 #ifndef LADE_SOURCES_READ_H
 #define LADE_SOURCES_READ_H
 
@@ -9,6 +9,7 @@
 #include <sys/queue.h>
 
 #include "lade/status.h"
+#include "sources/sign.h"
 
 typedef struct ladei_source_client ladei_source_client;
 typedef struct ladei_source_object ladei_source_object;
@@ -31,6 +32,20 @@ typedef struct ladei_source_place {
   char *memory;
 } ladei_source_place;
 
+/* A request that sends, and what of its answer says that it was taken. */
+typedef struct ladei_source_sending {
+  const char *what; /* for messages: "part 3" */
+  ladei_source_wording wording;
+  const void *body; /* whose MD5 the wording has */
+  size_t bytes;
+  bool begins;  /* makes something anew each time: over a new connection, since libcurl repeats what it sent over an old
+                          one that ends without an answer */
+  bool patient; /* the server may work for minutes before it answers */
+  const char *expects; /* in the body of the answer; NULL: an ETag is expected: of a body that is not keyed `md5` */
+  char md5[33];        /* in hexadecimal */
+  char etag[96];       /* of the answer, with its quotes, if nothing else is expected */
+} ladei_source_sending;
+
 struct ladei_source_read {
   /* Set by the caller; the rest is zero. */
   ladei_source_object *object;
@@ -39,6 +54,9 @@ struct ladei_source_read {
   char *buffer;                     /* for all of them; NULL: `places` */
   const ladei_source_place *places; /* in order; their bytes, with those skipped, are all of the range */
   bool may_end;                     /* the object may end within the range, not before it */
+  /* NULL: it reads. Else `buffer` gets the first bytes of the answer's body and a zero, and `offset` counts for nothing. The
+   * object is one of s3. */
+  ladei_source_sending *sends;
   /* The end, on the client's thread with no lock held; lade_last_error() describes a failure. The read is the callee's
    * again. LADE_ERR_IO, LADE_ERR_TRUNCATED, LADE_ERR_CANCELLED, LADE_ERR_OUT_OF_HOST_MEMORY. */
   void (*complete)(ladei_source_read *read, lade_status status);

@@ -16,18 +16,28 @@ static void hash_print(const unsigned char hash[LADEI_SHA256_BYTES], char out[HA
   for (unsigned i = 0; i < LADEI_SHA256_BYTES; i++) (void)sprintf(out + (size_t)2 * i, "%02x", hash[i]);
 }
 
+static const char *body_hash(const ladei_source_wording *wording) {
+  return wording->md5 != NULL ? "UNSIGNED-PAYLOAD" : empty_hash;
+}
+
 /* Method, path, query, headers in the order of their names, those names, hash of the body: each on lines of its own. */
-static void request_hash(const ladei_source_target *target, const ladei_source_credentials *credentials,
-                         const char *stamp, const char *names, char out[HASH_TEXT]) {
+static void request_hash(const ladei_source_target *target, const ladei_source_wording *wording,
+                         const ladei_source_credentials *credentials, const char *stamp, const char *names,
+                         char out[HASH_TEXT]) {
   unsigned char hash[LADEI_SHA256_BYTES];
   ladei_sha256 sum;
   ladei_sha256_begin(&sum);
-  text_add(&sum, "GET\n");
+  text_add(&sum, wording->method);
+  text_add(&sum, "\n");
   ladei_sha256_add(&sum, target->path.at, target->path.bytes);
-  text_add(&sum, "\n\nhost:");
+  text_add(&sum, "\n");
+  text_add(&sum, wording->query);
+  text_add(&sum, wording->md5 != NULL ? "\ncontent-md5:" : "");
+  text_add(&sum, wording->md5 != NULL ? wording->md5 : "");
+  text_add(&sum, "\nhost:");
   ladei_sha256_add(&sum, target->authority.at, target->authority.bytes);
   text_add(&sum, "\nx-amz-content-sha256:");
-  text_add(&sum, empty_hash);
+  text_add(&sum, body_hash(wording));
   text_add(&sum, "\nx-amz-date:");
   text_add(&sum, stamp);
   if (credentials->token != NULL) {
@@ -37,7 +47,7 @@ static void request_hash(const ladei_source_target *target, const ladei_source_c
   text_add(&sum, "\n\n");
   text_add(&sum, names);
   text_add(&sum, "\n");
-  text_add(&sum, empty_hash);
+  text_add(&sum, body_hash(wording));
   ladei_sha256_end(&sum, hash);
   hash_print(hash, out);
 }
@@ -64,18 +74,19 @@ static void key_derive(const char *secret, const char *day, const char *region, 
     ladei_sha256_hmac(out, LADEI_SHA256_BYTES, steps[i], strlen(steps[i]), out);
 }
 
-void ladei_source_sign(const ladei_source_target *target, const ladei_source_credentials *credentials,
-                       const char *region, time_t now, ladei_source_signature *out) {
-  const char *names = credentials->token != NULL ? "host;x-amz-content-sha256;x-amz-date;x-amz-security-token"
-                                                 : "host;x-amz-content-sha256;x-amz-date";
-  char stamp[32], day[16], hash[HASH_TEXT], text[256];
+void ladei_source_sign(const ladei_source_target *target, const ladei_source_wording *wording,
+                       const ladei_source_credentials *credentials, const char *region, time_t now,
+                       ladei_source_signature *out) {
+  char names[80], stamp[32], day[16], hash[HASH_TEXT], text[256];
   unsigned char key[LADEI_SHA256_BYTES];
   struct tm utc;
   assert(target->is_signed && strlen(credentials->key) <= LADEI_SOURCE_KEY_MOST && target->path.at[0] == '/');
   gmtime_r(&now, &utc);
   (void)strftime(stamp, sizeof stamp, "%Y%m%dT%H%M%SZ", &utc);
   (void)strftime(day, sizeof day, "%Y%m%d", &utc);
-  request_hash(target, credentials, stamp, names, hash);
+  (void)snprintf(names, sizeof names, "%shost;x-amz-content-sha256;x-amz-date%s",
+                 wording->md5 != NULL ? "content-md5;" : "", credentials->token != NULL ? ";x-amz-security-token" : "");
+  request_hash(target, wording, credentials, stamp, names, hash);
   int length = snprintf(text, sizeof text, "AWS4-HMAC-SHA256\n%s\n%s/%s/s3/aws4_request\n%s", stamp, day, region, hash);
   key_derive(credentials->secret, day, region, key);
   ladei_sha256_hmac(key, sizeof key, text, (size_t)length, key);
@@ -84,5 +95,5 @@ void ladei_source_sign(const ladei_source_target *target, const ladei_source_cre
                  "Authorization: AWS4-HMAC-SHA256 Credential=%s/%s/%s/s3/aws4_request, SignedHeaders=%s, Signature=%s",
                  credentials->key, day, region, names, hash);
   (void)snprintf(out->headers[1], sizeof out->headers[1], "x-amz-date: %s", stamp);
-  (void)snprintf(out->headers[2], sizeof out->headers[2], "x-amz-content-sha256: %s", empty_hash);
+  (void)snprintf(out->headers[2], sizeof out->headers[2], "x-amz-content-sha256: %s", body_hash(wording));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Signature version 4 of a GET without body and query, as S3 asks for it.
+ * Signature version 4, as S3 asks for it: of a GET without query, and of what an upload sends.
  *
  * Note [A signature of lade's own]
  * libcurl can sign, but in a way that changed between 7.88 and 8.x: header x-amz-content-sha256, access keys with a
@@ -8,7 +8,8 @@
  * ".." would name another object. Here one request is always signed in one way, and libcurl is told headers alone.
  *
  * The text that is signed names the host, so libcurl must send the header Host as url.h writes it. The range and the
- * conditions are not signed. S3 takes a path as it is sent: it is encoded once.
+ * conditions are not signed. S3 takes a path as it is sent: it is encoded once. A body is signed by its MD5, which the
+ * server compares with it; its SHA-256 would cost twice as much.
  * Source: AWS documentation, "Create a signed AWS API request". Pure. Threads: any.
  */
 #ifndef LADE_SOURCES_SIGN_H
@@ -33,7 +34,15 @@ typedef struct ladei_source_signature {
   char headers[LADEI_SOURCE_SIGNED_HEADERS][640];
 } ladei_source_signature;
 
-void ladei_source_sign(const ladei_source_target *target, const ladei_source_credentials *credentials,
-                       const char *region, time_t now, ladei_source_signature *out);
+/* Of a request, beside its target. */
+typedef struct ladei_source_wording {
+  const char *method; /* "PUT" */
+  const char *query;  /* without question mark; sorted, each name with '=', encoded as a key is, '/' too. "": none */
+  const char *md5;    /* of the body, as header Content-MD5 has it; NULL: there is no body */
+} ladei_source_wording;
+
+void ladei_source_sign(const ladei_source_target *target, const ladei_source_wording *wording,
+                       const ladei_source_credentials *credentials, const char *region, time_t now,
+                       ladei_source_signature *out);
 
 #endif /* LADE_SOURCES_SIGN_H */

@@ -23,6 +23,8 @@
  * I3  A read ends after options.attempts attempts at most, each of which ends options.stall_s after its last bytes.
  * I4  host->under_way counts the exchanges of its reads, at most options.requests.
  * I5  While a read is held credentials are being loaded.
+ * I6  A cancelled request that was sent whole is answered, or has its attempt end: the server may do what it says after a
+ *     connection was closed, when its client cleans up.
  * Locks: `lock` guards queue, `end` and `over` of reads; no call of libcurl is made under it. All else is the thread's.
  */
 #include "sources/source.h"
@@ -41,7 +43,7 @@
 
 enum { CONNECT_MS = 10000, STALL_S = 30, ATTEMPTS = 10, PAUSE_MS = 200, REQUESTS = 64 };
 enum { PAUSES_MOST = 50, RETRY_AFTER_MOST_S = 60 };
-enum { RENEW_S = 300, RENEW_PAUSE_MS = 10000, SKEW_LEAST_S = 60, POLL_MOST_MS = 60000 };
+enum { RENEW_S = 300, RENEW_PAUSE_MS = 10000, SKEW_LEAST_S = 60, POLL_MOST_MS = 60000, LOOK_MS = 100 };
 static const uint64_t ns_of_ms = 1000000;
 
 TAILQ_HEAD(exchanges, ladei_source_exchange);
@@ -74,9 +76,12 @@ struct ladei_source_client {
 
 static void read_complete(ladei_source_read *read, lade_status status) {
   assert(read->exchange == NULL); /* I1: it becomes the caller's */
-  assert(status != LADE_OK ? status != LADE_NOT_READY : read->done == read->bytes);
-  if (status != LADE_OK) {
-    const ladei_source_object *object = read->object;
+  assert(status != LADE_OK ? status != LADE_NOT_READY : read->sends != NULL || read->done == read->bytes);
+  const ladei_source_object *object = read->object;
+  if (status != LADE_OK && read->sends != NULL) {
+    ladei_error_prefix(status, "writing %.200s, %s, attempt %u of %u: ", object->target.shown, read->sends->what,
+                       read->attempt, object->client->limits.attempts);
+  } else if (status != LADE_OK) {
     ladei_error_prefix(status, "reading %.200s, bytes %llu to %llu, attempt %u of %u: ", object->target.shown,
                        (unsigned long long)read->offset, (unsigned long long)(read->offset + read->bytes - 1),
                        read->attempt, object->client->limits.attempts);
@@ -90,8 +95,11 @@ static bool is_cancelled(const ladei_source_read *read) {
 }
 
 static void read_cancel(ladei_source_read *read) {
-  read_complete(
-      read, ladei_error(LADE_ERR_CANCELLED, ECANCELED, "cancelled after %zu of %zu bytes", read->done, read->bytes));
+  if (read->sends != NULL)
+    read_complete(read, ladei_error(LADE_ERR_CANCELLED, ECANCELED, "cancelled"));
+  else
+    read_complete(
+        read, ladei_error(LADE_ERR_CANCELLED, ECANCELED, "cancelled after %zu of %zu bytes", read->done, read->bytes));
 }
 
 /* --- credentials -------------------------------------------------------------------------------------------------- */
@@ -153,6 +161,10 @@ static uint64_t pause_ns(ladei_source_client *client, const ladei_source_read *r
 
 /* The record has the reason. */
 static void read_again(ladei_source_client *client, ladei_source_read *read, uint32_t retry_after_s) {
+  if (is_cancelled(read)) {
+    read_cancel(read);
+    return;
+  }
   if (read->attempt >= client->limits.attempts) {
     lade_error reason;
     ladei_error_save(&reason);
@@ -161,7 +173,7 @@ static void read_again(ladei_source_client *client, ladei_source_read *read, uin
     read_complete(read, LADE_ERR_IO);
     return;
   }
-  assert(read->exchange == NULL && read->done < read->bytes); /* I1; else nothing is left to ask for */
+  assert(read->exchange == NULL && (read->sends != NULL || read->done < read->bytes)); /* I1; else all is there */
   atomic_fetch_add_explicit(&client->retries, 1, memory_order_relaxed);
   read->again_ns = ladei_clock_ns(CLOCK_MONOTONIC) + pause_ns(client, read, retry_after_s);
   TAILQ_INSERT_TAIL(&client->paused, read, link);
@@ -311,7 +323,7 @@ static void cancelled_end(ladei_source_client *client) {
   for (exchange = TAILQ_FIRST(&client->under_way); exchange != NULL; exchange = next) {
     next = TAILQ_NEXT(exchange, link);
     ladei_source_read *read = exchange->read;
-    if (!is_cancelled(read)) continue;
+    if (!is_cancelled(read) || ladei_source_exchange_is_sent(exchange)) continue; /* I6 */
     exchange_remove(client, exchange);
     exchange_give(client, exchange);
     read_cancel(read);
@@ -454,17 +466,37 @@ static void run_ended(ladei_source_read *read, lade_status status) {
   ladei_lock_release(&client->lock);
 }
 
-lade_status ladei_source_read_run(ladei_source_read *read) {
+/* Waits a tenth of a second for the end, or asks `look`, and cancels when that says so. Its status. */
+static lade_status run_look(ladei_source_read *read, const ladei_source_look *look) {
   ladei_source_client *client = read->object->client;
+  ladei_lock_assert_held(&client->lock);
+  if (ladei_condition_wait_for(&client->ended, &client->lock, LOOK_MS * ns_of_ms) || read->over) return LADE_OK;
+  ladei_lock_release(&client->lock);
+  lade_status looked = look->call(look->user);
+  if (looked != LADE_OK) ladei_source_object_cancel(read->object);
+  if (looked != LADE_OK) ladei_source_client_push(client);
+  ladei_lock_acquire(&client->lock);
+  return looked;
+}
+
+lade_status ladei_source_read_run(ladei_source_read *read, const ladei_source_look *look) {
+  ladei_source_client *client = read->object->client;
+  lade_status looked = LADE_OK;
+  lade_error why;
   run r;
   read->complete = run_ended;
   read->user = &r;
   ladei_source_read_begin(read);
   ladei_lock_acquire(&client->lock);
-  while (!read->over) ladei_condition_wait(&client->ended, &client->lock);
+  while (!read->over)
+    if (look == NULL || looked != LADE_OK)
+      ladei_condition_wait(&client->ended, &client->lock);
+    else if ((looked = run_look(read, look)) != LADE_OK)
+      ladei_error_save(&why);
   ladei_lock_release(&client->lock);
-  if (r.status != LADE_OK) ladei_error_restore(&r.error);
-  return r.status;
+  if (r.status == LADE_OK) return LADE_OK;
+  ladei_error_restore(looked != LADE_OK ? &why : &r.error);
+  return looked != LADE_OK ? looked : r.status;
 }
 
 void ladei_source_client_push(ladei_source_client *client) { (void)client->curl.multi_wakeup(client->multi); }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranges of objects that URLs name, read into the caller's memory.
+ * Ranges of objects that URLs name, read into the caller's memory; and requests that send.
  *
  *   ladei_source_client   one per pipeline that reads URLs: libcurl, a thread, connections, credentials
  *   ladei_source_object   one per URL of a transfer: the request to send, and the version that all answers must be of
- *   ladei_source_read     one range, into memory
+ *   ladei_source_read     one range, into memory; or one request that sends, of an upload (upload.h)
  *
  * Threads: any, unless said otherwise.
  */
@@ -36,8 +36,15 @@ void ladei_source_object_close(ladei_source_object *object);
 /* Makes no system call: ladei_source_client_push() is due. Reads that begin later end, too. */
 void ladei_source_object_cancel(ladei_source_object *object);
 
+/* Asked ten times a second while a call waits; any status except LADE_OK ends the call with it. */
+typedef struct ladei_source_look {
+  lade_status (*call)(void *user);
+  void *user;
+} ladei_source_look;
+
 void ladei_source_read_begin(ladei_source_read *read);
-/* Waits for the end. `complete` and `user` are the call's. */
-lade_status ladei_source_read_run(ladei_source_read *read);
+/* Waits for the end. `complete` and `user` are the call's. `look`, which may be NULL, cancels the whole object; a read that is
+ * good by then stays so. */
+lade_status ladei_source_read_run(ladei_source_read *read, const ladei_source_look *look);
 
 #endif /* LADE_SOURCES_SOURCE_H */

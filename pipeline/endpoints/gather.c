@@ -162,7 +162,7 @@ lade_status ladei_pipe_gather_run(const ladei_pipe_order *order) {
   g->storage = &ladei_pipe_ticket_of(order->transfer)->pipeline->storage;
   lade_status status = LADE_OK;
   for (size_t i = 0; i < g->left && status == LADE_OK; i++) {
-    status = ladei_source_read_run(&g->requests[i].read);
+    status = ladei_source_read_run(&g->requests[i].read, NULL);
     bytes_note(&g->requests[i], status);
   }
   free(g);

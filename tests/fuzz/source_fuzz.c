@@ -5,6 +5,7 @@
  *      its very bytes
  *   1  a head of an answer, line by line: what is accepted is the range that was asked for, of the version
  *   2  a file of profiles, and 3 an answer of a service of credentials
+ *   4  an answer to the begin of an upload: its id can stand in a query
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #include "base/error.h"
 #include "sources/answer.h"
 #include "sources/credentials.h"
+#include "sources/upload_id.h"
 #include "sources/url.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -85,16 +87,23 @@ static void credentials_check(const char *text) {
   ladei_source_credentials_free(&credentials);
 }
 
+static void upload_check(const char *text) {
+  char id[3 * LADEI_SOURCE_UPLOAD_ID_MOST + 1];
+  if (!ladei_source_upload_id(text, id, sizeof id)) return;
+  FUZZ_CHECK(id[0] != '\0' && strpbrk(id, " &<>?#/+=\r\n") == NULL);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static char text[TEXT_MAX];
   if (size == 0 || size >= sizeof text) return 0;
   memcpy(text, data + 1, size - 1);
   text[size - 1] = '\0';
-  switch (data[0] % 4) {
+  switch ((uint8_t)(data[0] - '0') % 5) {
   case 0: url_check(text); break;
   case 1: answer_check(text); break;
   case 2: profile_check(text); break;
-  default: credentials_check(text); break;
+  case 3: credentials_check(text); break;
+  default: upload_check(text); break;
   }
   return 0;
 }

@@ -8,8 +8,10 @@
 #include "base/error.h"
 #include "sources/answer.h"
 #include "sources/credentials.h"
+#include "sources/md5.h"
 #include "sources/sha256.h"
 #include "sources/sign.h"
+#include "sources/upload_id.h"
 #include "tests/shim/lade_test.h"
 
 /* --- URLs --------------------------------------------------------------------------------------------------------- */
@@ -152,11 +154,12 @@ LADE_TEST(Signature, AsThatOfBotocore) {
   const time_t now = 1795827723; /* 2026-11-28 01:02:03 */
   char secret[101] = "", key[] = "user:name", token[] = "to/ken+=", other[] = "AKIDEXAMPLE",
        example[] = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
+  static const ladei_source_wording get = {.method = "GET", .query = ""};
   ladei_source_signature signature;
   memset(secret, 's', sizeof secret - 1);
   ladei_source_target target = target_of("s3://bucket/dir/a b+c=\xc3\xa4.bin", NULL);
   ladei_source_credentials credentials = {.key = other, .secret = example};
-  ladei_source_sign(&target, &credentials, region, now, &signature);
+  ladei_source_sign(&target, &get, &credentials, region, now, &signature);
   LADE_EXPECT(strstr(signature.headers[0], signatures[0]) != NULL);
   LADE_EXPECT(strstr(signature.headers[0], "Credential=AKIDEXAMPLE/20261128/eu-west-1/s3/aws4_request, "
                                            "SignedHeaders=host;x-amz-content-sha256;x-amz-date, ") != NULL);
@@ -164,9 +167,72 @@ LADE_TEST(Signature, AsThatOfBotocore) {
   ladei_source_target_free(&target);
   target = target_of("s3://bucket/a/../b//c", "http://127.0.0.1:9000");
   credentials = (ladei_source_credentials){.key = key, .secret = secret, .token = token};
-  ladei_source_sign(&target, &credentials, "us-east-1", now, &signature);
+  ladei_source_sign(&target, &get, &credentials, "us-east-1", now, &signature);
   LADE_EXPECT(strstr(signature.headers[0], signatures[1]) != NULL);
   ladei_source_target_free(&target);
+}
+
+/* What an upload sends: a body of which the MD5 is signed, a query; no body, a token. */
+LADE_TEST(Signature, OfUploadsAsThatOfBotocore) {
+  static const char *const signatures[] = {"539f9bda13e96ed17a18b71a22d2fd646e888d863a6e20c681ca6c718cf1e9a6",
+                                           "3b18e035553ca53ce70f6becbbd83785bc61478af75909691ef1351a00646329"};
+  static const ladei_source_wording part = {
+      .method = "PUT", .query = "partNumber=3&uploadId=an%2Fid%2B1", .md5 = "kAFQmDzST7DWlj99KOF/cg=="};
+  static const ladei_source_wording begin = {.method = "POST", .query = "uploads="};
+  const time_t now = 1795827723; /* 2026-11-28 01:02:03 */
+  char key[] = "AKIDEXAMPLE", secret[] = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", token[] = "to/ken+=";
+  ladei_source_signature signature;
+  ladei_source_target target = target_of("s3://bucket/dir/a b", NULL);
+  ladei_source_credentials credentials = {.key = key, .secret = secret};
+  ladei_source_sign(&target, &part, &credentials, region, now, &signature);
+  LADE_EXPECT(strstr(signature.headers[0], signatures[0]) != NULL);
+  LADE_EXPECT_EQ_STR(signature.headers[2], "x-amz-content-sha256: UNSIGNED-PAYLOAD");
+  credentials.token = token;
+  ladei_source_sign(&target, &begin, &credentials, region, now, &signature);
+  LADE_EXPECT(strstr(signature.headers[0], signatures[1]) != NULL);
+  ladei_source_target_free(&target);
+}
+
+/* RFC 1321, its test suite, and lengths around that of a block (of Python's hashlib). */
+LADE_TEST(Md5, ExamplesOfTheStandard) {
+  static const struct {
+    const char *text;
+    size_t times;
+    const char *expected;
+  } cases[] = {
+      {"", 1, "d41d8cd98f00b204e9800998ecf8427e"},
+      {"abc", 1, "900150983cd24fb0d6963f7d28e17f72"},
+      {"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789", 1, "d174ab98d277d9f5a5611c2c9f419d9f"},
+      {"1234567890", 8, "57edf4a22be3c955ac49da2e2107b67a"},
+      {"a", 55, "ef1772b6dff9a122358552954ad0df65"},
+      {"a", 56, "3b0c8ac703f828b04c6c197006d17218"},
+      {"a", 64, "014842d480b571495a4a0363793f7367"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char text[128] = "", hex[2 * LADEI_MD5_BYTES + 1];
+    unsigned char sum[LADEI_MD5_BYTES];
+    for (size_t j = 0; j < cases[i].times; j++) strcat(text, cases[i].text);
+    ladei_md5(text, strlen(text), sum);
+    for (size_t j = 0; j < sizeof sum; j++) (void)sprintf(hex + 2 * j, "%02x", sum[j]);
+    LADE_EXPECT_EQ_STR(hex, cases[i].expected);
+  }
+}
+
+LADE_TEST(Upload, IdAsAQueryHasIt) {
+  char id[3 * LADEI_SOURCE_UPLOAD_ID_MOST + 1], text[1024] = "<UploadId>";
+  LADE_EXPECT(ladei_source_upload_id("<R><Key>k</Key><UploadId>a/b+~_-.=9</UploadId></R>", id, sizeof id));
+  LADE_EXPECT_EQ_STR(id, "a%2Fb%2B~_-.%3D9");
+  LADE_EXPECT(!ladei_source_upload_id("<UploadId></UploadId>", id, sizeof id));
+  LADE_EXPECT(!ladei_source_upload_id("<UploadId>a", id, sizeof id));
+  LADE_EXPECT(!ladei_source_upload_id("a</UploadId>", id, sizeof id));
+  LADE_EXPECT(!ladei_source_upload_id("<UploadId>a&amp;</UploadId>", id, sizeof id));
+  LADE_EXPECT(!ladei_source_upload_id("<UploadId>a b</UploadId>", id, sizeof id));
+  memset(text + 10, '/', LADEI_SOURCE_UPLOAD_ID_MOST);
+  strcpy(text + 10 + LADEI_SOURCE_UPLOAD_ID_MOST, "</UploadId>");
+  LADE_EXPECT(ladei_source_upload_id(text, id, sizeof id));
+  LADE_EXPECT_EQ_SIZE(strlen(id), sizeof id - 1);
+  strcpy(text + 10 + LADEI_SOURCE_UPLOAD_ID_MOST, "/</UploadId>");
+  LADE_EXPECT(!ladei_source_upload_id(text, id, sizeof id));
 }
 
 /* --- answers ------------------------------------------------------------------------------------------------------ */

@@ -55,7 +55,7 @@ static lade_status range_read(ladei_source_object *object, uint64_t offset, size
   char *memory = malloc(bytes + 2);
   memset(memory, GUARD, bytes + 2);
   ladei_source_read read = {.object = object, .offset = offset, .buffer = memory + 1, .bytes = bytes};
-  lade_status status = ladei_source_read_run(&read);
+  lade_status status = ladei_source_read_run(&read, NULL);
   LADE_EXPECT_EQ_INT((unsigned char)memory[0], GUARD);
   LADE_EXPECT_EQ_INT((unsigned char)memory[bytes + 1], GUARD);
   LADE_EXPECT(status != LADE_OK || read.done == bytes);
@@ -223,6 +223,11 @@ LADE_TEST(Source, ReplacedObjectIsAnError) {
 
 /* --- the way to the server ---------------------------------------------------------------------------------------- */
 
+static void *read_thread(void *read) {
+  (void)ladei_source_read_run(read, NULL);
+  return NULL;
+}
+
 LADE_TEST(Source, ServerThatComesBack) {
   fixture f;
   const ladei_source_options patient = {.connect_ms = 2000, .stall_s = 1, .attempts = 1000, .pause_ms = 1};
@@ -235,7 +240,7 @@ LADE_TEST(Source, ServerThatComesBack) {
   pthread_t thread;
   char memory[100];
   ladei_source_read read = {.object = object, .offset = 100, .buffer = memory, .bytes = sizeof memory};
-  LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, (void *(*)(void *))(void (*)(void))ladei_source_read_run, &read), 0);
+  LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, read_thread, &read), 0);
   while (ladei_source_client_retries(f.client) == 0) sched_yield();
   bool back = server_revive(&f.server, "faults");
   pthread_join(thread, NULL);
@@ -293,14 +298,15 @@ LADE_TEST(Source, RangeThatTheObjectMayEnd) {
   ladei_source_read read = {
       .object = object, .offset = BYTES - 50, .buffer = memory, .bytes = sizeof memory, .may_end = true};
   memset(memory, GUARD, sizeof memory);
-  LADE_EXPECT_OK(ladei_source_read_run(&read)); /* the second attempt asks for what is left of those that there are */
+  LADE_EXPECT_OK(
+      ladei_source_read_run(&read, NULL)); /* the second attempt asks for what is left of those that there are */
   LADE_EXPECT_EQ_SIZE(read.bytes, 50);
   LADE_EXPECT_EQ_SIZE(read.done, 50);
   LADE_EXPECT_EQ_SIZE(support_pattern_mismatch(memory, 50, SEED, BYTES - 50), 50);
   LADE_EXPECT_EQ_INT((unsigned char)memory[50], GUARD);
   LADE_EXPECT_EQ_UINT(ladei_source_object_version(object)->total, BYTES);
   read = (ladei_source_read){.object = object, .offset = BYTES, .buffer = memory, .bytes = 1, .may_end = true};
-  LADE_EXPECT_STATUS(LADE_ERR_TRUNCATED, ladei_source_read_run(&read));
+  LADE_EXPECT_STATUS(LADE_ERR_TRUNCATED, ladei_source_read_run(&read, NULL));
   ladei_source_object_close(object);
   fixture_close(&f);
 }
@@ -317,7 +323,7 @@ LADE_TEST(Source, PlacesOfARange) {
                                        {7, 3, (char *)memory + 5}};
   ladei_source_object *object = object_open(&f, "/a?fault=short&times=1"); /* ends within the second place */
   ladei_source_read read = {.object = object, .offset = 100, .places = places, .bytes = 1 + 90000 + 10 + 10};
-  LADE_EXPECT_OK(ladei_source_read_run(&read));
+  LADE_EXPECT_OK(ladei_source_read_run(&read, NULL));
   uint64_t at = 100;
   size_t kept = 0;
   for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
