@@ -385,6 +385,16 @@ lade_status ladei_loader_generation_begin(const char *path, bool sync, ladei_loa
   return status;
 }
 
+lade_status ladei_loader_generation_random(const char *path, ladei_loader_generation *out) {
+  ladei_loader_generation generation = {.path = path, .folder = -1, .lock = -1};
+  lade_status status = names_make(&generation);
+  id_choose(&generation);
+  generation.number = strtoull(strrchr(generation.id, '-') + 1, NULL, 16) % number_most + 1;
+  id_choose(&generation);
+  *out = generation;
+  return status;
+}
+
 /* True: nothing of this save is left that the next one would have to remove. */
 static bool rest_remove(const ladei_loader_generation *generation, bool good) {
   char index_id[LADEI_LOADER_SAVE_ID_BYTES];
@@ -404,12 +414,12 @@ static bool rest_remove(const ladei_loader_generation *generation, bool good) {
 
 void ladei_loader_generation_end(ladei_loader_generation *generation, bool good) {
   lade_error before;
-  if (!generation->begun) return;
+  bool has_folder = generation->begun && generation->folder >= 0;
   ladei_error_save(&before);
-  if (generation->folder >= 0 && rest_remove(generation, good) && generation->locked)
+  if (has_folder && rest_remove(generation, good) && generation->locked)
     (void)unlinkat(generation->folder, generation->lock_name, 0);
-  lock_close(generation);
-  if (generation->folder >= 0) (void)close(generation->folder);
+  if (generation->begun) lock_close(generation);
+  if (has_folder) (void)close(generation->folder);
   free(generation->index_name);
   free(generation->lock_name);
   free(generation->like);

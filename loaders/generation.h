@@ -35,6 +35,9 @@ typedef struct ladei_loader_generation {
  */
 lade_status ladei_loader_generation_begin(const char *path, bool sync, ladei_loader_generation *out);
 
+/* Of a store, whose objects no lock and no journal is for: number and id are random. Everything else is zero. */
+lade_status ladei_loader_generation_random(const char *path, ladei_loader_generation *out);
+
 /* Whether a save to `path` could begin, in one file or several; it changes nothing except files that killed saves left.
  * As lade_safetensors_save(). */
 lade_status ladei_loader_generation_check(const char *path, bool several);

@@ -6,6 +6,7 @@
  *   each file    without its name: header, tensors  ->  complete, flushed  ->  named, closed
  *   one file     its renaming replaces the old one
  *   several      under names of this save (generation.c); then the index, whose renaming is the commit
+ *   objects      save_remote.c
  *
  * Device tensors go by transfers, which are submitted when their file is begun; host tensors are written meanwhile, and before
  * their file is finished. As many files are begun at a time as may be open; the first of them is finished before one more is
@@ -31,6 +32,7 @@
 #include "base/utf8.h"
 #include "loaders/checkpoint.h"
 #include "loaders/save.h"
+#include "loaders/save_remote.h"
 #include "loaders/saved_file.h"
 #include "loaders/text.h"
 #include "pipeline/state/state.h"
@@ -163,18 +165,12 @@ static lade_status save_check(ladei_loader_save *s) {
 
 /* --- shards ------------------------------------------------------------------------------------------------------- */
 
-static uint64_t tensor_bytes(const lade_tensor *tensor) {
-  uint64_t bytes = 0;
-  (void)ladei_loader_tensor_bytes((lade_dtype)tensor->dtype, tensor->shape, tensor->rank, &bytes); /* checked before */
-  return bytes;
-}
-
 /* Tensors [first, the result) go into one file. */
 static size_t shard_end(const ladei_loader_save *s, size_t first) {
   uint64_t most = s->options.max_shard_bytes, bytes = 0;
   size_t end = first;
   for (; end < s->tensor_count; end++) {
-    bytes += tensor_bytes(&s->tensors[end]);
+    bytes += ladei_loader_save_tensor_bytes(&s->tensors[end]);
     if (most != 0 && bytes > most && end > first) break;
   }
   return end;
@@ -196,7 +192,7 @@ static lade_status shard_fill(const ladei_loader_save *s, ladei_loader_saved_sha
   qsort(to->tensors, to->count, sizeof *to->tensors, tensor_compare);
   for (size_t i = 0; i < to->count; i++) {
     const lade_tensor *tensor = to->tensors[i];
-    uint64_t bytes = tensor_bytes(tensor);
+    uint64_t bytes = ladei_loader_save_tensor_bytes(tensor);
     to->entries[i] =
         (ladei_loader_entry){tensor->name, tensor->shape, tensor->rank, at, at + bytes, (lade_dtype)tensor->dtype};
     assert(i == 0 || to->entries[i].begin == to->entries[i - 1].end); /* I1 */
@@ -238,39 +234,7 @@ static char *path_beside(const char *path, const char *name) {
   return made < 0 ? NULL : joined;
 }
 
-/* --- progress ----------------------------------------------------------------------------------------------------- */
-
-static lade_status cancel_check(const ladei_loader_save *s) {
-  return atomic_load_explicit(&s->cancelled, memory_order_relaxed)
-             ? ladei_error(LADE_ERR_CANCELLED, 0, "save: cancelled")
-             : LADE_OK;
-}
-
-static lade_status progress_tell(ladei_loader_save *s) {
-  ladei_lock_assert_none_held();
-  uint64_t done;
-  lade_status cancelled = cancel_check(s);
-  if (cancelled != LADE_OK || s->options.progress == NULL) return cancelled;
-  lade_status status = ladei_loader_ticket_list_query(&s->tickets, &done);
-  if (status != LADE_OK && status != LADE_NOT_READY) return status;
-  s->host_bytes_told = s->host_bytes;
-  lade_status told = s->options.progress(s->options.user, done + s->host_bytes, s->bytes);
-  return told == LADE_OK ? LADE_OK : ladei_error(LADE_ERR_CANCELLED, 0, "save: ended by its progress callback");
-}
-
 /* --- writing ------------------------------------------------------------------------------------------------------ */
-
-static lade_status ranges_submit(ladei_loader_save *s, uint32_t target, const lade_piece *ranges, uint64_t count) {
-  lade_transfer transfer;
-  if (count == 0) return LADE_OK;
-  lade_transfer_init(&transfer);
-  transfer.direction = LADE_TO_HOST;
-  transfer.after_stream = 1;
-  transfer.stream = s->targets[target].stream;
-  transfer.pieces = ranges;
-  transfer.piece_count = count;
-  return ladei_loader_ticket_list_submit(&s->tickets, s->targets[target].pipeline, &transfer);
-}
 
 /* The tensors of a shard that lie on one device, as few transfers. `ranges` has room for all of the shard. */
 static lade_status target_submit(ladei_loader_save *s, const ladei_loader_saved_shard *in, uint32_t target,
@@ -284,7 +248,7 @@ static lade_status target_submit(ladei_loader_save *s, const ladei_loader_saved_
     if (in->tensors[i]->target != target || entry->end == entry->begin) continue;
     if (count > 0 &&
         ladei_loader_memory_parts(runtime, ranges[count - 1].device_memory, ranges[count - 1].bytes, memory)) {
-      status = ranges_submit(s, target, ranges, count);
+      status = ladei_loader_save_ranges_submit(s, &s->tickets, target, ranges, count, true);
       count = 0;
     }
     ranges[count++] = (lade_piece){.host = lade_endpoint_file(ladei_save_fd(in->file), in->data_offset + entry->begin,
@@ -292,7 +256,7 @@ static lade_status target_submit(ladei_loader_save *s, const ladei_loader_saved_
                                    .device_memory = memory,
                                    .bytes = entry->end - entry->begin};
   }
-  return status == LADE_OK ? ranges_submit(s, target, ranges, count) : status;
+  return status == LADE_OK ? ladei_loader_save_ranges_submit(s, &s->tickets, target, ranges, count, true) : status;
 }
 
 static lade_status shard_submit(ladei_loader_save *s, const ladei_loader_saved_shard *in) {
@@ -312,7 +276,8 @@ static lade_status host_tensor_write(ladei_loader_save *s, const ladei_loader_sa
     status = ladei_save_write(in->file, at + done, memory + done, step);
     done += step;
     s->host_bytes += status == LADE_OK ? step : 0;
-    if (status == LADE_OK && s->host_bytes - s->host_bytes_told >= progress_step_bytes) status = progress_tell(s);
+    if (status == LADE_OK && s->host_bytes - s->host_bytes_told >= progress_step_bytes)
+      status = ladei_loader_save_look(s);
   }
   return status;
 }
@@ -352,52 +317,15 @@ static lade_status shard_begin(ladei_loader_save *s, ladei_loader_saved_shard *w
   return status;
 }
 
-/* Which tensor is in which file, by name. */
-typedef struct mapping {
-  const char *tensor, *file;
-} mapping;
-
-static int mapping_compare(const void *a, const void *b) {
-  return strcmp(((const mapping *)a)->tensor, ((const mapping *)b)->tensor);
-}
-
-static mapping *mappings_list(const ladei_loader_save *s) {
-  size_t count = 0;
-  mapping *list = calloc(s->tensor_count + 1, sizeof *list);
-  for (size_t i = 0; i < s->shard_count && list != NULL; i++)
-    for (size_t j = 0; j < s->shards[i].count; j++)
-      list[count++] = (mapping){s->shards[i].entries[j].name, s->shards[i].name};
-  if (list != NULL) qsort(list, count, sizeof *list, mapping_compare);
-  return list;
-}
-
-/* As Python's json.dumps(..., indent=2, sort_keys=True) writes it, and a newline. */
-static void index_put(const ladei_loader_save *s, const mapping *list, ladei_loader_text *t) {
-  ladei_loader_text_put_string(t, "{\n  \"metadata\": {\n    \"" LADEI_LOADER_SAVE_ID_KEY "\": ");
-  ladei_loader_text_put_quoted(t, s->generation.id, true);
-  ladei_loader_text_put_string(t, ",\n    \"total_size\": ");
-  ladei_loader_text_put_number(t, s->bytes);
-  ladei_loader_text_put_string(t, "\n  },\n  \"weight_map\": {");
-  for (size_t i = 0; i < s->tensor_count; i++) {
-    ladei_loader_text_put_string(t, i > 0 ? ",\n    " : "\n    ");
-    ladei_loader_text_put_quoted(t, list[i].tensor, true);
-    ladei_loader_text_put_string(t, ": ");
-    ladei_loader_text_put_quoted(t, list[i].file, true);
-  }
-  ladei_loader_text_put_string(t, "\n  }\n}\n");
-}
-
 static lade_status index_write(ladei_loader_save *s) {
-  ladei_loader_text text = {0};
-  mapping *list = mappings_list(s);
-  char *path = path_beside(s->path, s->generation.index_name);
-  if (list != NULL) index_put(s, list, &text);
-  lade_status status = list == NULL || path == NULL || text.failed
-                           ? memory_error()
-                           : ladei_loader_saved_file_create(s->folder, path, s->generation.like, 0, &s->index);
-  if (status == LADE_OK) status = ladei_save_write(s->index, 0, text.bytes, text.length);
-  free(text.bytes);
-  free(list);
+  char *text, *path = path_beside(s->path, s->generation.index_name);
+  size_t bytes;
+  lade_status status = path != NULL ? ladei_loader_save_index_text(s, &text, &bytes) : memory_error();
+  if (status == LADE_OK) {
+    status = ladei_loader_saved_file_create(s->folder, path, s->generation.like, 0, &s->index);
+    if (status == LADE_OK) status = ladei_save_write(s->index, 0, text, bytes);
+    free(text);
+  }
   free(path);
   return status;
 }
@@ -424,15 +352,21 @@ static lade_status metadata_make(ladei_loader_save *s) {
   return LADE_OK;
 }
 
-/* Prepares a save to several files, before the first of them. */
-static lade_status several_begin(ladei_loader_save *s) {
-  lade_status status = ladei_loader_generation_begin(s->path, !s->options.no_sync, &s->generation);
-  s->folder = s->generation.folder;
+/* Names of several files, and what each says. */
+static lade_status names_make(ladei_loader_save *s) {
+  lade_status status = LADE_OK;
   for (size_t i = 0; i < s->shard_count && status == LADE_OK; i++) {
     s->shards[i].name = ladei_loader_generation_file_name(&s->generation, i, s->shard_count);
     status = s->shards[i].name != NULL ? LADE_OK : memory_error();
   }
-  if (status == LADE_OK) status = metadata_make(s);
+  return status == LADE_OK ? metadata_make(s) : status;
+}
+
+/* Prepares a save to several files, before the first of them. */
+static lade_status several_begin(ladei_loader_save *s) {
+  lade_status status = ladei_loader_generation_begin(s->path, !s->options.no_sync, &s->generation);
+  s->folder = s->generation.folder;
+  if (status == LADE_OK) status = names_make(s);
   return status == LADE_OK ? index_write(s) : status;
 }
 
@@ -441,14 +375,27 @@ static lade_status folder_error(const ladei_loader_save *s, const char *doing) {
   return ladei_error(LADE_ERR_IO, reason, "%s %s: %s", doing, ladei_loader_path_text(s->path), strerror(reason));
 }
 
-static lade_status one_begin(ladei_loader_save *s) {
-  s->folder = ladei_folder_open(s->path);
-  if (s->folder < 0) return folder_error(s, "creating");
+static lade_status one_name(ladei_loader_save *s) {
   static const lade_metadata none;
   s->metadata_count = s->options.metadata_count;
   s->metadata = s->metadata_count > 0 ? s->options.metadata : s->options.empty_metadata ? &none : NULL;
   s->shards[0].name = strdup(ladei_file_name(s->path));
   return s->shards[0].name != NULL ? LADE_OK : memory_error();
+}
+
+static lade_status one_begin(ladei_loader_save *s) {
+  s->folder = ladei_folder_open(s->path);
+  return s->folder < 0 ? folder_error(s, "creating") : one_name(s);
+}
+
+static lade_status remote_begin(ladei_loader_save *s) {
+  if (s->shard_count == 1) {
+    LADEI_TRY(one_name(s));
+  } else {
+    LADEI_TRY(ladei_loader_generation_random(s->path, &s->generation));
+    LADEI_TRY(names_make(s));
+  }
+  return ladei_loader_remote_begin(s);
 }
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
@@ -466,7 +413,7 @@ static lade_status transfers_wait(ladei_loader_save *s, size_t end) {
   uint64_t interval_ns = untold ? LADE_WAIT_FOREVER : progress_interval_ns;
   lade_status status = ladei_loader_ticket_list_wait(&s->tickets, s->waited, end, runtime, interval_ns);
   while (status == LADE_ERR_TIMEOUT && interval_ns != LADE_WAIT_FOREVER) {
-    status = progress_tell(s);
+    status = ladei_loader_save_look(s);
     if (status == LADE_OK) status = ladei_loader_ticket_list_wait(&s->tickets, s->waited, end, runtime, interval_ns);
   }
   s->waited = status == LADE_OK ? end : s->waited;
@@ -477,7 +424,7 @@ static lade_status transfers_wait(ladei_loader_save *s, size_t end) {
 static lade_status file_name(ladei_loader_save *s, ladei_save **file, bool commit) {
   bool sync = !s->options.no_sync;
   lade_status status = ladei_save_prepare(*file, sync);
-  if (status == LADE_OK) status = cancel_check(s);
+  if (status == LADE_OK) status = ladei_loader_save_cancel_check(s);
   if (status == LADE_OK) status = ladei_save_name(*file);
   if (status == LADE_OK) {
     status = ladei_save_end(*file, sync && commit);
@@ -491,9 +438,9 @@ static lade_status shard_finish(ladei_loader_save *s) {
   ladei_loader_saved_shard *first = &s->shards[s->finished];
   bool first_of_all = s->finished == 0, last = s->finished + 1 == s->shard_count;
   lade_status status = host_write(s, s->finished + 1);
-  if (status == LADE_OK && first_of_all) status = progress_tell(s);
+  if (status == LADE_OK && first_of_all) status = ladei_loader_save_look(s);
   if (status == LADE_OK) status = transfers_wait(s, first->ticket_end);
-  if (status == LADE_OK && last) status = progress_tell(s);
+  if (status == LADE_OK && last) status = ladei_loader_save_look(s);
   if (status == LADE_OK) status = file_name(s, &first->file, s->shard_count == 1);
   s->finished++;
   return status;
@@ -507,6 +454,7 @@ static lade_status index_commit(ladei_loader_save *s) {
 
 lade_status ladei_loader_save_begin(ladei_loader_save *s) {
   const size_t most = ladei_pipe_open_files_most();
+  if (ladei_source_url_is(s->path)) return remote_begin(s);
   lade_status status = s->shard_count > 1 ? several_begin(s) : one_begin(s);
   for (; s->begun < s->shard_count && status == LADE_OK; s->begun++) {
     if (s->begun - s->finished >= most) status = shard_finish(s);
@@ -516,11 +464,13 @@ lade_status ladei_loader_save_begin(ladei_loader_save *s) {
 }
 
 lade_status ladei_loader_save_stage(ladei_loader_save *s, uint64_t timeout_ns) {
+  if (s->remote != NULL) return ladei_loader_remote_stage(s, timeout_ns);
   lade_status status = host_write(s, s->shard_count);
   return status == LADE_OK ? ladei_loader_ticket_list_wait_copied(&s->tickets, runtime_of(s), timeout_ns) : status;
 }
 
 lade_status ladei_loader_save_commit(ladei_loader_save *s) {
+  if (s->remote != NULL) return ladei_loader_remote_commit(s);
   lade_status status = LADE_OK;
   while (s->finished < s->shard_count && status == LADE_OK) status = shard_finish(s);
   return status == LADE_OK && s->shard_count > 1 ? index_commit(s) : status;
@@ -531,6 +481,7 @@ void ladei_loader_save_dispose(ladei_loader_save *s, bool good) {
   ladei_error_save(&error);
   /* Where a transfer can never end ("sim"), it keeps its ticket; on "sim" it writes nothing any more either. */
   (void)ladei_loader_ticket_list_end(&s->tickets);
+  ladei_loader_remote_dispose(s, good);
   for (size_t i = 0; i < s->shard_count; i++) {
     (void)ladei_save_end(s->shards[i].file, false);
     free(s->shards[i].tensors);
@@ -538,10 +489,8 @@ void ladei_loader_save_dispose(ladei_loader_save *s, bool good) {
     free(s->shards[i].name);
   }
   (void)ladei_save_end(s->index, false);
-  if (s->generation.begun)
-    ladei_loader_generation_end(&s->generation, good);
-  else if (s->folder >= 0)
-    (void)close(s->folder);
+  if (!s->generation.begun && s->folder >= 0) (void)close(s->folder);
+  ladei_loader_generation_end(&s->generation, good);
   free(s->shards);
   free(s->own_metadata);
   ladei_error_restore(&error);
@@ -549,8 +498,14 @@ void ladei_loader_save_dispose(ladei_loader_save *s, bool good) {
 
 lade_status ladei_loader_save_plan(ladei_loader_save *s, const lade_save_options *options) {
   if (s->path == NULL) return ladei_error_null(s->call, "path");
-  if (ladei_source_url_is(s->path))
-    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: path is a URL; checkpoints are saved to files", s->call);
+  ladei_source_url url;
+  size_t at;
+  bool is_url = ladei_source_url_is(s->path);
+  const char *expected = is_url ? ladei_source_url_parse(s->path, &url, &at) : NULL;
+  if (expected != NULL) return ladei_error_argument(s->call, "path", expected, "wrong at byte %zu of a URL", at);
+  if (is_url && !url.s3)
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0,
+                       "%s: path is a URL of http; checkpoints are saved to files and to s3:// URLs", s->call);
   if (*ladei_file_name(s->path) == '\0')
     return ladei_error_argument(s->call, "path", "the path of a file", "%s", ladei_loader_path_text(s->path));
   if (s->targets == NULL && s->target_count > 0) return ladei_error_null(s->call, "targets");

@@ -9,6 +9,8 @@
 #include "loaders/checkpoint.h"
 #include "loaders/generation.h"
 
+typedef struct ladei_loader_remote_save ladei_loader_remote_save; /* save_remote.c */
+
 typedef struct ladei_loader_saved_shard {
   const lade_tensor **tensors;
   ladei_loader_entry *entries;
@@ -41,8 +43,10 @@ typedef struct ladei_loader_save {
   lade_metadata *own_metadata; /* after `metadata`, if it is not the caller's */
   int folder;                  /* the generation's, with several files; -1: not open */
   ladei_save *index;
-  ladei_loader_ticket_list tickets;
-  atomic_bool cancelled; /* by another thread */
+  ladei_loader_ticket_list tickets; /* to objects: one of each target, over when its stream is as far as at the begin */
+  bool stages;                      /* goes on by itself */
+  ladei_loader_remote_save *remote; /* NULL: to files */
+  atomic_bool cancelled;            /* by another thread */
 } ladei_loader_save;
 
 /* Checks the caller's request and divides it into files. `s` has call, path, targets, tensors and their counts, folder -1, and
@@ -56,5 +60,18 @@ lade_status ladei_loader_save_stage(ladei_loader_save *s, uint64_t timeout_ns);
 lade_status ladei_loader_save_commit(ladei_loader_save *s);
 /* Ends it; not `good`: without a trace. */
 void ladei_loader_save_dispose(ladei_loader_save *s, bool good);
+
+/* Of a tensor that was checked. */
+uint64_t ladei_loader_save_tensor_bytes(const lade_tensor *tensor);
+/* The text of the index; the caller frees it. */
+lade_status ladei_loader_save_index_text(const ladei_loader_save *s, char **out, size_t *out_bytes);
+/* Copies from a device; none for no ranges. `after_stream`: after the work on its target's stream. */
+lade_status ladei_loader_save_ranges_submit(const ladei_loader_save *s, ladei_loader_ticket_list *tickets,
+                                            uint32_t target, const lade_piece *ranges, uint64_t count,
+                                            bool after_stream);
+/* LADE_ERR_CANCELLED: it was. */
+lade_status ladei_loader_save_cancel_check(const ladei_loader_save *s);
+/* The same, and tells progress. */
+lade_status ladei_loader_save_look(ladei_loader_save *s);
 
 #endif /* LADE_LOADERS_SAVE_H */

@@ -34,6 +34,7 @@
 #include "base/thread.h"
 #include "loaders/save.h"
 #include "pipeline/state/state.h"
+#include "sources/url.h"
 
 /* The length of a copy, and of a block of the stage. A stage has two blocks at least. */
 enum { STAGE_CHUNK = 8 << 20, STAGE_CHUNK_MOST = 16 << 20, STAGE_CHUNK_LEAST = 4096, STAGE_BLOCKS_MOST = 1024 };
@@ -90,8 +91,15 @@ static lade_pipeline_options stage_options(const ladei_loader_save *work, const 
   options.storage_bytes_per_s = like->options.storage_bytes_per_s;
   options.storage_total_bytes_per_s = like->options.storage_total_bytes_per_s;
   options.local_ranks = like->options.local_ranks;
+  options.url_connect_ms = like->options.url_connect_ms;
+  options.url_stall_s = like->options.url_stall_s;
+  options.url_attempts = like->options.url_attempts;
+  options.url_requests = like->options.url_requests;
   return options;
 }
+
+/* To objects: save_remote.c has blocks of its own. */
+static bool is_remote(const ladei_loader_save *work) { return ladei_source_url_is(work->path); }
 
 static lade_status pipelines_create(lade_save *save) {
   ladei_loader_save *work = &save->work;
@@ -103,6 +111,7 @@ static lade_status pipelines_create(lade_save *save) {
     const lade_pipeline *like = work->targets[i].pipeline;
     uint64_t most = 0;
     status = stage_most(work, like->pool, &most);
+    if (is_remote(work) && most > 2 * (uint64_t)STAGE_CHUNK) most = 2 * (uint64_t)STAGE_CHUNK;
     lade_pipeline_options options = stage_options(work, like, most);
     if (status == LADE_OK)
       status = lade_pipeline_create(like->runtime, like->pool, &options, &save->targets[i].pipeline);
@@ -259,6 +268,7 @@ lade_status lade_safetensors_save_begin(const char *path, const lade_load_target
                              .target_count = target_count,
                              .tensors = tensors,
                              .tensor_count = tensor_count,
+                             .stages = true,
                              .folder = -1};
   int cancellation = ladei_cancellation_hold();
   lade_status status = save_begin(&given, options, out);
@@ -344,7 +354,9 @@ static lade_status tickets_each(lade_save *save, lade_status (*each)(lade_stream
 
 lade_status lade_stream_wait_save(lade_stream stream, lade_save *save) {
   lade_status status = save_check(save, "lade_stream_wait_save");
-  return status == LADE_OK ? tickets_each(save, lade_stream_wait_ticket, stream) : status;
+  if (status != LADE_OK) return status;
+  if (!is_remote(&save->work)) return tickets_each(save, lade_stream_wait_ticket, stream);
+  return lade_save_wait(save, LADE_SAVE_STAGED, LADE_WAIT_FOREVER); /* the copies are begun one after the other */
 }
 
 /* --- ending ------------------------------------------------------------------------------------------------------- */

@@ -425,6 +425,11 @@ LADE_INLINE void lade_save_options_init(lade_save_options *options) {
  * and temporary files (LADE_FILE_ATOMIC). Where a file system has no locks, nothing of that is removed, and two saves at
  * once of several files must be kept apart by the caller: a mixture is not opened, but the checkpoint is lost.
  *
+ * Experimental: the path may be an s3:// URL. Then an object is there, whole, at one moment; options.no_sync, rights and locks do not
+ * count. Several objects have random numbers in their names, and those of the save before stay. After an error
+ * no upload of this save is left open, as docs/sources.md "Saving" says. The limits of requests are those of the first target's pipeline.
+ * LADE_ERR_IO names object, part, HTTP status and attempt; LADE_ERR_UNSUPPORTED: other URLs, or libcurl.so.4 is not there.
+ *
  * @param path     Of the file. With several files theirs begin as its name does, which must be UTF-8, as the index is;
  *                 tensors go there in the order given, and the index is called path + ".index.json". Another file of a
  *                 name, or a link to one, is replaced and gives the new one its rights, as with LADE_FILE_ATOMIC. Several files
@@ -466,6 +471,9 @@ typedef enum lade_save_mark {
  *   ...
  *   lade_save_wait(save, LADE_SAVE_DURABLE, LADE_WAIT_FOREVER);
  *   lade_save_destroy(save, false);
+ *
+ * Experimental: the path may be an s3:// URL. Then the stage has blocks of 8 MiB, one at least; "sim" waits for requests in
+ * real time, whatever a call's limit is; lade_stream_wait_save() returns when the save is staged.
  *
  * Copies go to pinned memory as fast as the link allows, up to options.stage_bytes ahead of the writes, and at their pace from then
  * on. That memory comes from the pools of the targets' pipelines, and stays in their caches for the next save. Tensors of

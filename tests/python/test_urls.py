@@ -3,7 +3,9 @@
 
 import errno
 import io
+import json
 import pathlib
+import signal
 import subprocess
 import sys
 import tarfile
@@ -177,28 +179,38 @@ def test_checkpoints_that_are_not_there(server, model, tmp_path):
     with pytest.raises(lade.IOError, match="it was replaced while it was read") as caught:
         lade.safetensors.load_file(f"{model}&fault=replaced&after=1", "cpu", framework="np")
     assert caught.value.native_code == errno.ESTALE and "secret" not in str(caught.value)
-    with pytest.raises(lade.UnsupportedError, match="path is a URL; checkpoints are saved to files"):
+    with pytest.raises(lade.UnsupportedError, match="checkpoints are saved to files and to s3:// URLs") as caught:
         lade.safetensors.save_file(TENSORS, model)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def swift_url(tmp_path_factory):
+    """An OpenStack Swift, for all tests here: it takes ten seconds to start."""
+    folder = tmp_path_factory.mktemp("swift")
+    with subprocess.Popen([sys.executable, SERVERS, "swift", folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        port = process.stdout.readline()
+        yield f"http://127.0.0.1:{int(port)}" if port else None
+        process.stdin.close()
+        process.wait()
 
 
 @pytest.fixture
-def swift(tmp_path, monkeypatch):
-    """A client of boto3's for an OpenStack Swift, whose settings are the environment's."""
-    (tmp_path / "swift").mkdir()
-    with subprocess.Popen([sys.executable, SERVERS, "swift", tmp_path / "swift"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        port = process.stdout.readline()
-        if not port:
-            pytest.skip("OpenStack Swift is not installed")
-        for name, value in {"AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{int(port)}", "AWS_REGION": "us-east-1",
-                            "AWS_ACCESS_KEY_ID": "test:tester", "AWS_SECRET_ACCESS_KEY": "testing"}.items():
-            monkeypatch.setenv(name, value)
-        lade.safetensors.release()
-        client = boto3.session.Session().client("s3", region_name="us-east-1", config=botocore.config.Config(
-            s3={"addressing_style": "path"}, request_checksum_calculation="when_required", retries={"max_attempts": 1}))
+def swift(swift_url, monkeypatch):
+    """A client of boto3's for it, with an empty bucket; its settings are the environment's."""
+    if swift_url is None:
+        pytest.skip("OpenStack Swift is not installed")
+    for name, value in {"AWS_ENDPOINT_URL_S3": swift_url, "AWS_REGION": "us-east-1",
+                        "AWS_ACCESS_KEY_ID": "test:tester", "AWS_SECRET_ACCESS_KEY": "testing"}.items():
+        monkeypatch.setenv(name, value)
+    lade.safetensors.release()
+    client = boto3.session.Session().client("s3", region_name="us-east-1", config=botocore.config.Config(
+        s3={"addressing_style": "path"}, request_checksum_calculation="when_required", retries={"max_attempts": 1}))
+    if not client.list_buckets()["Buckets"]:
         client.create_bucket(Bucket="bucket")
-        yield client
-        process.stdin.close()
-        process.wait()
+    for found in client.list_objects_v2(Bucket="bucket").get("Contents", []):
+        client.delete_object(Bucket="bucket", Key=found["Key"])
+    return client
 
 
 def test_an_object_store_that_lade_did_not_write(swift, stage, tmp_path, monkeypatch):
@@ -224,3 +236,98 @@ def test_an_object_store_that_lade_did_not_write(swift, stage, tmp_path, monkeyp
     with pytest.raises(lade.IOError, match="HTTP 403 SignatureDoesNotMatch") as caught:
         lade.safetensors.load_file("s3://bucket/parts", "cpu")
     assert "hush" not in str(caught.value)
+
+
+LARGE = {**TENSORS, "large": np.arange(5 << 20, dtype=np.int32), "more": np.arange(9 << 20, dtype=np.uint8)}  # four parts of 8 MiB
+
+
+def uploads_of(client):
+    return client.list_multipart_uploads(Bucket="bucket").get("Uploads", [])
+
+
+def bytes_of(client, key):
+    return client.get_object(Bucket="bucket", Key=key)["Body"].read()
+
+
+def on_device(stage, tensors):
+    buffers = {name: stage.allocator.empty(array.shape, str(array.dtype)) for name, array in tensors.items()}
+    for name, array in tensors.items():
+        stage.pipeline.copy(buffers[name], array).wait()
+    return buffers
+
+
+def test_saves_to_an_object_store(swift, stage):
+    """boto3 and the safetensors package have the last word on what is there."""
+    expected = safetensors.numpy.save(LARGE)
+    lade.safetensors.save_file(LARGE, "s3://bucket/a b/c=d/model.safetensors")
+    assert bytes_of(swift, "a b/c=d/model.safetensors") == expected
+    assert swift.head_object(Bucket="bucket", Key="a b/c=d/model.safetensors")["ETag"].endswith('-4"')
+    half = {**LARGE, **on_device(stage, {"large": LARGE["large"], "ids": LARGE["ids"]})}
+    saving = lade.safetensors.save_file(half, "s3://bucket/later", wait=False, pipeline=stage.pipeline)
+    saving.wait_staged()
+    saving.close()
+    assert bytes_of(swift, "later") == expected
+    told = []
+    lade.safetensors.save_file(TENSORS, "s3://bucket/small", progress=lambda done, all_bytes: told.append((done, all_bytes)))
+    assert bytes_of(swift, "small") == safetensors.numpy.save(TENSORS) and told[-1] <= (85000 + 8000, sum(a.nbytes for a in TENSORS.values()))
+    assert "-" not in swift.head_object(Bucket="bucket", Key="small")["ETag"]  # one request
+    lade.safetensors.save_file(LARGE, "s3://bucket/parts/m.safetensors", {"format": "np"}, max_shard_bytes=12 << 20)
+    index = json.loads(bytes_of(swift, "parts/m.safetensors.index.json"))
+    found = {}
+    for file in set(index["weight_map"].values()):
+        found.update(safetensors.numpy.load(bytes_of(swift, f"parts/{file}")))
+    assert set(found) == set(LARGE) == set(index["weight_map"])
+    for name, array in LARGE.items():
+        np.testing.assert_array_equal(found[name], array)
+    again = lade.safetensors.load_file("s3://bucket/parts/m.safetensors.index.json", "cpu", framework="np")
+    np.testing.assert_array_equal(again["more"], LARGE["more"])
+    assert not uploads_of(swift)
+
+
+def test_saves_that_fail_leave_nothing_in_an_object_store(swift, monkeypatch):
+    def stop(done, _):
+        if done > 0:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        lade.safetensors.save_file({**LARGE, "much": np.zeros(40 << 20, np.uint8)}, "s3://bucket/m", progress=stop)
+    saving = lade.safetensors.save_file(LARGE, "s3://bucket/m", wait=False)
+    saving.close(cancel=True)
+    with pytest.raises(lade.safetensors.SafetensorError, match="s3://none/m, the begin, attempt 1 of 10: HTTP 404 NoSuchBucket"):
+        lade.safetensors.save_file(LARGE, "s3://none/m")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    with pytest.raises(lade.safetensors.SafetensorError, match="s3://bucket/small, all of it, attempt 1 of 10: HTTP 403 SignatureDoesNotMatch") as caught:
+        lade.safetensors.save_file(TENSORS, "s3://bucket/small")
+    assert "hush" not in str(caught.value)
+    assert not uploads_of(swift) and "Contents" not in swift.list_objects_v2(Bucket="bucket")
+
+
+STOPPED = """
+import os, signal, sys
+import numpy as np
+import lade.safetensors
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+
+def tell(done, _):
+    if done > 0:
+        os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+
+lade.safetensors.save_file({"x": np.zeros(64 << 20, np.uint8)}, "s3://bucket/stopped", progress=tell)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_program_that_is_told_to_stop_leaves_nothing(swift, name):
+    ended = subprocess.run([sys.executable, "-c", STOPPED, name], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == (3 if name == "SIGTERM" else -signal.SIGINT), ended.stderr
+    assert not uploads_of(swift) and "Contents" not in swift.list_objects_v2(Bucket="bucket")
+
+
+def test_uploads_of_a_killed_program_are_listed(swift):
+    """As docs/sources.md says."""
+    ended = subprocess.run([sys.executable, "-c", STOPPED, "SIGKILL"], capture_output=True, timeout=60, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    [left] = uploads_of(swift)
+    assert left["Key"] == "stopped" and "Contents" not in swift.list_objects_v2(Bucket="bucket")
+    swift.abort_multipart_upload(Bucket="bucket", Key="stopped", UploadId=left["UploadId"])
+    assert not uploads_of(swift)

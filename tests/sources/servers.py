@@ -9,10 +9,23 @@ server of ours, for what real servers do once in a million requests: `fault` and
 them are answered so (without it all) after the first `after`, and the rest well. It writes a line for each request to FOLDER/log: status, path, headers that are
 of interest. Below /signed/ it checks signatures, strictly; tokens that begin with "old" are over. --skew sets its clock.
 
+There it takes uploads, too, as S3 does: an object is a file of the folder once it is complete, and each upload that is open a file
+"open.NUMBER". Lines of FOLDER/faults are for requests that send, "METHOD WORDS FAULT TIMES": the first TIMES requests with these words in
+their target get
+  status:NUMBER:CODE   an error      error:CODE   the same with status 200, where S3 has begun to answer before it was done
+  reset                the connection ends in the middle of the body
+  lost                 what was asked for is done, and the connection ends before an answer
+  etag                 ... and answered with another ETag      kms   ..., as where the store has a key for it
+  cut                  ... and answered in part
+  expire               the token is over from now on
+  wait:SECONDS         ... later
+
 exit status: 77 where the server's program is not installed.
 """
 
+import base64
 import collections
+import contextlib
 import datetime
 import email.utils
 import hashlib
@@ -157,6 +170,10 @@ class Faults(http.server.BaseHTTPRequestHandler):
     under_way = 0
     most = 0
     lock = threading.Lock()
+    uploads = {}
+    etags = {}
+    over = set()
+    sent = collections.Counter()
 
     def log_message(self, *_):
         pass
@@ -211,7 +228,7 @@ class Faults(http.server.BaseHTTPRequestHandler):
         token = self.headers.get("x-amz-security-token")
         if key not in KEYS or (key == "ASIATEMP") != (token is not None):
             return "InvalidAccessKeyId"
-        if token is not None and token.startswith("old"):
+        if token is not None and (token.startswith("old") or token in Faults.over):
             return "ExpiredToken"
         stamp = self.headers.get("x-amz-date", "")
         now = datetime.datetime.utcnow() + datetime.timedelta(seconds=self.skew)
@@ -241,7 +258,7 @@ class Faults(http.server.BaseHTTPRequestHandler):
         document = {"AccessKeyId": "ASIATEMP", "SecretAccessKey": KEYS["ASIATEMP"], "Expiration": "2100-01-01T00:00:00Z"}
         with self.lock:
             Faults.seen[path] += 1
-            document["Token"] = ("old" if Faults.seen[path] == 1 else "new") + "token=="
+            document["Token"] = ("old" if Faults.seen[path] == 1 else "new") + "token==" + "=" * len(Faults.over)
         if path == "/container" and self.headers.get("Authorization") != "of-the-container":
             return self.refuse(403, "AccessDenied")
         if path.startswith("/latest/meta-data") and self.headers.get("X-aws-ec2-metadata-token") != "instance-token":
@@ -253,7 +270,115 @@ class Faults(http.server.BaseHTTPRequestHandler):
     def do_PUT(self):
         if self.path == "/latest/api/token" and self.headers.get("X-aws-ec2-metadata-token-ttl-seconds"):
             return self.answer(200, body=b"instance-token")
-        return self.refuse(404, "NoSuchKey")
+        return self.upload()
+
+    # --- uploads ---
+
+    def do_POST(self):
+        self.upload()
+
+    def do_DELETE(self):
+        self.upload()
+
+    def upload_fault(self):
+        try:
+            with open(f"{self.folder}/faults", encoding="utf-8") as file:
+                rules = [line.split() for line in file]
+        except OSError:
+            return ""
+        for number, (method, words, fault, times) in enumerate(rules):
+            with self.lock:
+                if method == self.command and words in self.path and Faults.sent[number] < int(times):
+                    Faults.sent[number] += 1
+                    return fault
+        return ""
+
+    def end_early(self):
+        self.note(0)
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+        self.close_connection = True
+
+    def upload(self):
+        fault, length = self.upload_fault(), int(self.headers.get("Content-Length", 0))
+        if fault == "reset":
+            self.rfile.read(length // 2)
+            return self.end_early()
+        body = self.rfile.read(length)
+        if fault.startswith("wait:"):
+            time.sleep(float(fault[5:]))
+        if fault == "expire":
+            Faults.over.add(self.headers.get("x-amz-security-token"))
+        code = self.signature_fault()
+        if code is not None:
+            return self.refuse(400 if code == "ExpiredToken" else 403, code)
+        if fault.startswith("status:"):
+            return self.refuse(int(fault.split(":")[1]), fault.split(":")[2])
+        if fault.startswith("error:"):
+            return self.answer(200, body=b'<?xml version="1.0"?>\n\n' + f"<Error><Code>{fault[6:]}</Code></Error>".encode())
+        if body and (self.headers["x-amz-content-sha256"] != "UNSIGNED-PAYLOAD" or "content-md5" not in self.headers["Authorization"]):
+            return self.refuse(403, "AccessDenied")
+        if not body and self.headers["x-amz-content-sha256"] != hashlib.sha256().hexdigest():
+            return self.refuse(403, "XAmzContentSHA256Mismatch")
+        if body and base64.b64encode(hashlib.md5(body).digest()).decode() != self.headers["Content-MD5"]:
+            return self.refuse(400, "BadDigest")
+        path, _, query = self.path.partition("?")
+        key = urllib.parse.unquote(path[len("/signed/bucket/"):]).replace("/", "|")
+        with self.lock:
+            status, headers, answer = self.take(key, dict(urllib.parse.parse_qsl(query, keep_blank_values=True)), body)
+        if fault == "lost":
+            return self.end_early()
+        if fault in ("etag", "kms"):
+            headers = [("ETag", '"' + "0" * 32 + '"')] + [("x-amz-server-side-encryption", "aws:kms")] * (fault == "kms")
+        return self.answer(status, headers, answer, early=(len(answer) // 2, "end") if fault == "cut" else None)
+
+    def no_upload(self):
+        return 404, [], b"<Error><Code>NoSuchUpload</Code></Error>"
+
+    def take(self, key, want, body):
+        """Status, headers and body of the answer."""
+        name, etag = want.get("uploadId"), '"' + hashlib.md5(body).hexdigest() + '"'
+        upload = Faults.uploads.get(name)
+        if name is not None and (upload is None or upload["key"] != key):
+            return self.no_upload()
+        if self.command == "POST" and "uploads" in want:
+            number = len(Faults.uploads) + 1
+            Faults.uploads[f"an/id+{number}~="] = {"key": key, "parts": {}, "file": f"{self.folder}/open.{number}"}
+            open(f"{self.folder}/open.{number}", "w", encoding="utf-8").close()
+            return 200, [], f"<R><Key>{key}</Key><UploadId>an/id+{number}~=</UploadId></R>".encode()
+        if self.command == "DELETE" and upload is None:
+            with contextlib.suppress(OSError):
+                os.remove(f"{self.folder}/{key}")
+            return 204, [], b""
+        if self.command == "PUT" and upload is None:
+            return self.store(key, etag, body)
+        if self.command == "PUT":
+            upload["parts"][int(want["partNumber"])] = (etag, body)
+            return 200, [("ETag", etag)], b""
+        status, headers, answer = 204, [], b""
+        if self.command == "POST":
+            named = re.findall(r"<Part><PartNumber>(\d+)</PartNumber><ETag>([^<]*)</ETag></Part>", body.decode())
+            parts = [upload["parts"].get(int(number)) for number, _ in named]
+            if not parts or any(part is None or (part[0] != etag and '"' + "0" * 32 + '"' != etag) for part, (_, etag) in zip(parts, named)):
+                return 400, [], b"<Error><Code>InvalidPart</Code></Error>"
+            if any(len(part[1]) < 5 << 20 for part in parts[:-1]):
+                return 400, [], b"<Error><Code>EntityTooSmall</Code></Error>"
+            sums = b"".join(hashlib.md5(part[1]).digest() for part in parts)
+            etag = f'"{hashlib.md5(sums).hexdigest()}-{len(parts)}"'
+            self.store(key, etag, b"".join(part[1] for part in parts))
+            status, answer = 200, f"<CompleteMultipartUploadResult><ETag>{etag}</ETag></CompleteMultipartUploadResult>".encode()
+        os.remove(upload["file"])
+        Faults.uploads[name] = {"key": None}
+        return status, headers, answer
+
+    def store(self, key, etag, body):
+        with open(f"{self.folder}/new", "wb") as file:
+            file.write(body)
+        os.rename(f"{self.folder}/new", f"{self.folder}/{key}")
+        Faults.etags["/" + key] = etag
+        return 200, [("ETag", etag)], b""
+
+    # --- ranges ---
 
     def do_GET(self):
         with self.lock:
@@ -290,7 +415,7 @@ class Faults(http.server.BaseHTTPRequestHandler):
                 data = file.read()
         except OSError:
             return self.refuse(404, "NoSuchKey")
-        return self.serve(data, fault, want, number)
+        return self.serve(data, fault, {"etag": Faults.etags.get(path, '"one"'), **want}, number)
 
     def serve(self, data, fault, want, number):
         time.sleep(float(want.get("delay", 0)))

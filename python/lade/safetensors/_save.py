@@ -190,7 +190,7 @@ def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, max_shard_
               stage_bytes=0, pipeline=None, allocator=None, stream=None, local_ranks=None):
     """Save tensors in the format, byte for byte as the ``safetensors`` package does.
 
-    The file appears under its name when it is complete; after an error the name is as it was.
+    The file appears under its name when it is complete; after an error the name is as it was. A name may be an ``s3://`` URL.
 
     Parameters
     ----------
