@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Picks the next order of the state machine. Everything here is pure: picking changes nothing, so that "is there an
- * order" and "give me the order" are the same. core_orders.c takes the picked order.
+ * Picks the next order of the state machine, and the copy stream of each chunk (Notes [Short transfers] and [Turns]).
+ * Everything here is pure: picking changes nothing, so that "is there an order" and "give me the order" are the same.
+ * core_orders.c takes the picked order.
  *
  *   for the ring that is asked first, the first that applies:
  *     FINISH, DEPENDENCY (reads wait for it), RELEASE (a block that others wait for), RECORD (a long copy comes next),
