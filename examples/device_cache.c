@@ -2,12 +2,13 @@
 /*
  * A training-like loop on lade's device cache: blocks of varying sizes on one stream, some handed to a second stream for
  * a copy back. After the first rounds no driver allocation is made any more. Settings come from the environment, as in
- * LADE_ALLOC_CONF=expandable_segments:True.
+ * LADE_ALLOC_CONF=expandable_segments:True. While the frees of the driver are held, as around collective calls, the cache keeps all.
  *
  * usage: device_cache [RUNTIME]     cuda, cpu, sim; default: the best one found
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <lade/config.h>
 #include <lade/device.h>
@@ -48,11 +49,28 @@ static void round_run(loop *l, int number) {
   for (int i = 0; i < LAYERS; i++) LADE(lade_device_free(l->allocator, layers[i]));
 }
 
+static lade_status latency_print(const char *key, int64_t value, void *user) {
+  (void)user;
+  if (strstr(key, ".max") != NULL) printf("%s: %lld ns\n", key, (long long)value);
+  return LADE_OK;
+}
+
 static lade_device_stats stats_of(const loop *l) {
   lade_device_stats stats;
   lade_device_stats_init(&stats);
   LADE(lade_device_stats_get(l->allocator, &stats));
   return stats;
+}
+
+/* As around calls that cannot bear a free of the driver's beside them: what would go back stays, and goes at the end. */
+static void hold_run(const loop *l) {
+  lade_status status = lade_device_frees_hold(l->allocator, true);
+  if (status == LADE_ERR_UNSUPPORTED) return; /* another backend, by LADE_ALLOC_CONF */
+  LADE(status);
+  uint64_t frees = stats_of(l).device_frees;
+  LADE(lade_device_empty_cache(l->allocator));
+  if (stats_of(l).device_frees != frees) fail("a hold", "memory went back to the driver");
+  LADE(lade_device_frees_hold(l->allocator, false));
 }
 
 int main(int argc, char **argv) {
@@ -65,6 +83,7 @@ int main(int argc, char **argv) {
   LADE(lade_config_from_env(&config));
   LADE(lade_runtime_open(argc > 1 ? argv[1] : NULL, NULL, &l.runtime));
   LADE(lade_device_allocator_create(l.runtime, 0, &options, &l.allocator));
+  LADE(lade_device_latency_set(l.allocator, true));
   LADE(lade_stream_create(l.runtime, 0, &l.compute));
   LADE(lade_stream_create(l.runtime, 0, &l.copy));
   LADE(lade_event_create(l.runtime, 0, &l.computed));
@@ -78,7 +97,9 @@ int main(int argc, char **argv) {
          lade_runtime_name(l.runtime), (unsigned long long)stats.allocation.all.allocated,
          (unsigned long long)stats.device_allocs, (double)stats.reserved_bytes.all.peak / 1048576.0,
          (double)stats.allocated_bytes.all.peak / 1048576.0);
+  LADE(lade_device_latency_each(l.allocator, latency_print, NULL));
   if (stats.device_allocs > ROUNDS) fail("cache", "the driver was asked in every round");
+  hold_run(&l);
 
   LADE(lade_event_destroy(l.runtime, l.computed));
   LADE(lade_device_stream_retire(l.allocator, l.copy)); /* before the streams are destroyed */

@@ -2,7 +2,7 @@
 /*
  * One graph around existing stream code: a picture is copied to the device, set into a border in scratch memory, and copied back.
  * The code is called once, while its stream captures; from then on a launch does all of it. Another border is an update in place.
- * Pictures of more rows are other work: the graph is replaced under the same handle.
+ * Pictures of more rows are other work: the graph is replaced under the same handle. A graph of another library is adopted.
  *
  * usage: graph_capture [RUNTIME]     cuda, cpu, sim; default: the best one found
  */
@@ -79,6 +79,32 @@ static void pictures_run(const job *j, lade_graph *graph, lade_stream stream) {
   }
 }
 
+/* A graph that is built elsewhere; here another one of lade's gives its handle. It uses memory of its pool, and stays its maker's. */
+static void others_run(const job *j, lade_graph *maker, lade_stream stream) {
+  void *native;
+  lade_graph *adopted;
+  lade_graph_info info;
+  lade_graph_options options;
+  lade_graph_info_init(&info);
+  lade_graph_options_init(&options);
+  options.flags = LADE_GRAPH_BORROW_NATIVE;
+  LADE(lade_graph_info_get(maker, &info));
+  LADE(lade_graph_native(maker, &native, NULL));
+  LADE(lade_graph_adopt(j->allocator, info.pool, native, &options, &adopted));
+  pictures_run(j, adopted, stream);
+  LADE(lade_graph_update_native(adopted, info.pool, native, NULL)); /* when its maker has built it anew */
+  pictures_run(j, adopted, stream);
+  LADE(lade_graph_destroy(adopted, true));
+}
+
+/* Code that fails on its way: nothing is left of what it queued. */
+static void capture_give_up(const job *j, const lade_graph_options *options) {
+  lade_graph_capture_state *state;
+  LADE(lade_graph_capture_begin(j->allocator, options, &state));
+  LADE(lade_fill_async(j->runtime, j->out, 0, FRAME, options->stream));
+  LADE(lade_graph_capture_abort(state));
+}
+
 int main(int argc, char **argv) {
   job j = {.border = 10, .rows = 4};
   lade_stream stream;
@@ -111,6 +137,8 @@ int main(int argc, char **argv) {
   LADE(frame_set(stream, &j));
   LADE(lade_graph_capture_end(state, NULL));
   pictures_run(&j, graph, stream);
+  capture_give_up(&j, &options);
+  others_run(&j, graph, stream);
 
   lade_graph_info info;
   lade_graph_info_init(&info);

@@ -115,6 +115,7 @@ static lade_status step_train(training *t, size_t step) {
   size_t layers = 0;
   lade_status status = LADE_OK;
   LADE(lade_pinned_alloc(t->pool, MIB, &batch));
+  LADE(lade_pinned_annotate(t->pool, batch, "batch")); /* its words in the history and in snapshots */
   while (layers < LAYERS && (status = layer_forward(t, layers)) == LADE_OK) {
     lade_soft_advance(t->runtime, 300000); /* time passes; on other runtimes than "sim" it does so by itself */
     layers++;
@@ -196,6 +197,7 @@ int main(int argc, char **argv) {
   LADE(lade_device_listener_add(t.allocator, &listener));
   LADE(weights_load(&t));
   if (train(&t, &r) != LADE_OK) printf("out of memory: %s\n", t.failure.text);
+  LADE(lade_device_listener_remove(t.allocator, &listener)); /* before `r`, its user, is gone */
   training_close(&t);
   return 0;
 }
