@@ -47,11 +47,7 @@ typedef struct lade_config {
 } lade_config;
 
 /** Sets struct_size, and the other fields to NULL and "". Threads: any. */
-LADE_INLINE void lade_config_init(lade_config *config) {
-  const lade_config zero = LADE_ZERO;
-  *config = zero;
-  config->struct_size = sizeof(lade_config);
-}
+LADE_INLINE void lade_config_init(lade_config *config) { LADE_INIT(config); }
 
 /**
  * Read settings into options; fields of keys that the text does not name stay.

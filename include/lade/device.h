@@ -132,11 +132,7 @@ typedef struct lade_device_options {
 } lade_device_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_device_options_init(lade_device_options *options) {
-  const lade_device_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_device_options);
-}
+LADE_INLINE void lade_device_options_init(lade_device_options *options) { LADE_INIT(options); }
 
 /** A quantity over time. */
 typedef struct lade_device_gauge {
@@ -188,11 +184,7 @@ typedef struct lade_device_stats {
 } lade_device_stats;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_device_stats_init(lade_device_stats *stats) {
-  const lade_device_stats zero = LADE_ZERO;
-  *stats = zero;
-  stats->struct_size = sizeof(lade_device_stats);
-}
+LADE_INLINE void lade_device_stats_init(lade_device_stats *stats) { LADE_INIT(stats); }
 
 /**
  * Create an allocator for one device. Allocates nothing on it yet.
@@ -492,11 +484,7 @@ struct lade_device_plugin {
 };
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_device_plugin_init(lade_device_plugin *plugin) {
-  const lade_device_plugin zero = LADE_ZERO;
-  *plugin = zero;
-  plugin->struct_size = sizeof(lade_device_plugin);
-}
+LADE_INLINE void lade_device_plugin_init(lade_device_plugin *plugin) { LADE_INIT(plugin); }
 
 /* ---- Providers -----------------------------------------------------------------------------------------------------
  *
@@ -574,11 +562,7 @@ typedef struct lade_device_usage {
 } lade_device_usage;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_device_usage_init(lade_device_usage *usage) {
-  const lade_device_usage zero = LADE_ZERO;
-  *usage = zero;
-  usage->struct_size = sizeof(lade_device_usage);
-}
+LADE_INLINE void lade_device_usage_init(lade_device_usage *usage) { LADE_INIT(usage); }
 
 /**
  * Read how much the allocator uses, in some tens of nanoseconds and under one hold of its lock.
@@ -609,11 +593,7 @@ typedef struct lade_device_block_info {
 } lade_device_block_info;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_device_block_info_init(lade_device_block_info *info) {
-  const lade_device_block_info zero = LADE_ZERO;
-  *info = zero;
-  info->struct_size = sizeof(lade_device_block_info);
-}
+LADE_INLINE void lade_device_block_info_init(lade_device_block_info *info) { LADE_INIT(info); }
 
 /**
  * Describe the block that an address lies in, be it handed out, pending or cached.
@@ -683,11 +663,7 @@ typedef struct lade_device_shared {
 } lade_device_shared;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_device_shared_init(lade_device_shared *shared) {
-  const lade_device_shared zero = LADE_ZERO;
-  *shared = zero;
-  shared->struct_size = sizeof(lade_device_shared);
-}
+LADE_INLINE void lade_device_shared_init(lade_device_shared *shared) { LADE_INIT(shared); }
 
 /**
  * Export the memory of a block.
@@ -787,11 +763,7 @@ typedef struct lade_device_pool_options {
 } lade_device_pool_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_device_pool_options_init(lade_device_pool_options *options) {
-  const lade_device_pool_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_device_pool_options);
-}
+LADE_INLINE void lade_device_pool_options_init(lade_device_pool_options *options) { LADE_INIT(options); }
 
 /**
  * Make a pool, with one use and no memory.
@@ -866,11 +838,7 @@ typedef struct lade_device_pool_info {
 } lade_device_pool_info;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_device_pool_info_init(lade_device_pool_info *info) {
-  const lade_device_pool_info zero = LADE_ZERO;
-  *info = zero;
-  info->struct_size = sizeof(lade_device_pool_info);
-}
+LADE_INLINE void lade_device_pool_info_init(lade_device_pool_info *info) { LADE_INIT(info); }
 
 /**
  * Read what a pool holds, at one moment. Looks at every segment of the allocator and each block of the pool.
@@ -941,11 +909,7 @@ typedef struct lade_device_suspend_options {
 } lade_device_suspend_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_device_suspend_options_init(lade_device_suspend_options *options) {
-  const lade_device_suspend_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_device_suspend_options);
-}
+LADE_INLINE void lade_device_suspend_options_init(lade_device_suspend_options *options) { LADE_INIT(options); }
 
 /**
  * Give the physical memory of a pool back while its addresses stay: for programs that are idle, and keep their graphs. All that is
@@ -1263,11 +1227,7 @@ typedef struct lade_device_listener {
 } lade_device_listener;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_device_listener_init(lade_device_listener *listener) {
-  const lade_device_listener zero = LADE_ZERO;
-  *listener = zero;
-  listener->struct_size = sizeof(lade_device_listener);
-}
+LADE_INLINE void lade_device_listener_init(lade_device_listener *listener) { LADE_INIT(listener); }
 
 /**
  * Add a listener. Callbacks of one kind run in the order of adding.

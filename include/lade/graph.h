@@ -161,11 +161,7 @@ typedef struct lade_graph_tree_options {
 } lade_graph_tree_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_graph_tree_options_init(lade_graph_tree_options *options) {
-  const lade_graph_tree_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_graph_tree_options);
-}
+LADE_INLINE void lade_graph_tree_options_init(lade_graph_tree_options *options) { LADE_INIT(options); }
 
 /**
  * Create a tree: a stream of its own, and a pool.
@@ -232,11 +228,7 @@ typedef struct lade_graph_function_options {
 } lade_graph_function_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_graph_function_options_init(lade_graph_function_options *options) {
-  const lade_graph_function_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_graph_function_options);
-}
+LADE_INLINE void lade_graph_function_options_init(lade_graph_function_options *options) { LADE_INIT(options); }
 
 /**
  * Add a function.
@@ -338,11 +330,7 @@ typedef struct lade_graph_call {
 } lade_graph_call;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_graph_call_init(lade_graph_call *call) {
-  const lade_graph_call zero = LADE_ZERO;
-  *call = zero;
-  call->struct_size = sizeof(lade_graph_call);
-}
+LADE_INLINE void lade_graph_call_init(lade_graph_call *call) { LADE_INIT(call); }
 
 /**
  * Call a function: replay a recording that matches, or warm up, or record and launch, or run eagerly.
@@ -592,11 +580,7 @@ typedef struct lade_graph_tree_stats {
 } lade_graph_tree_stats;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_graph_tree_stats_init(lade_graph_tree_stats *stats) {
-  const lade_graph_tree_stats zero = LADE_ZERO;
-  *stats = zero;
-  stats->struct_size = sizeof(lade_graph_tree_stats);
-}
+LADE_INLINE void lade_graph_tree_stats_init(lade_graph_tree_stats *stats) { LADE_INIT(stats); }
 
 /** Read them. Threads: any; waits for a run of another thread; also from within bodies and callbacks. Errors: LADE_ERR_BUSY for
  * another tree, see above; LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED. */
@@ -715,11 +699,7 @@ typedef struct lade_graph_options {
 } lade_graph_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_graph_options_init(lade_graph_options *options) {
-  const lade_graph_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_graph_options);
-}
+LADE_INLINE void lade_graph_options_init(lade_graph_options *options) { LADE_INIT(options); }
 
 /**
  * Capture what a function queues, and make it ready for launches.
@@ -857,11 +837,7 @@ typedef struct lade_graph_info {
 } lade_graph_info;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_graph_info_init(lade_graph_info *info) {
-  const lade_graph_info zero = LADE_ZERO;
-  *info = zero;
-  info->struct_size = sizeof(lade_graph_info);
-}
+LADE_INLINE void lade_graph_info_init(lade_graph_info *info) { LADE_INIT(info); }
 
 /** Read them. As lade_graph_native(). */
 LADE_API lade_status lade_graph_info_get(lade_graph *graph, lade_graph_info *info);

@@ -127,11 +127,7 @@ typedef struct lade_group_ops {
 } lade_group_ops;
 
 /** Sets struct_size, and clears the rest. Threads: any. */
-LADE_INLINE void lade_group_ops_init(lade_group_ops *ops) {
-  lade_group_ops zero = LADE_ZERO;
-  *ops = zero;
-  ops->struct_size = sizeof(lade_group_ops);
-}
+LADE_INLINE void lade_group_ops_init(lade_group_ops *ops) { LADE_INIT(ops); }
 
 /**
  * Make a group of a table of operations.
@@ -174,11 +170,7 @@ typedef struct lade_group_local_options {
 } lade_group_local_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_group_local_options_init(lade_group_local_options *options) {
-  lade_group_local_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_group_local_options);
-}
+LADE_INLINE void lade_group_local_options_init(lade_group_local_options *options) { LADE_INIT(options); }
 
 /**
  * Make a group of processes of one host, or of threads. Collective: called by every rank.
@@ -303,11 +295,7 @@ typedef struct lade_group_mpi_options {
 } lade_group_mpi_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_group_mpi_options_init(lade_group_mpi_options *options) {
-  lade_group_mpi_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_group_mpi_options);
-}
+LADE_INLINE void lade_group_mpi_options_init(lade_group_mpi_options *options) { LADE_INIT(options); }
 
 /**
  * Make a group of the ranks of an MPI communicator. Collective over it. The communicator is duplicated, so that the program's
@@ -350,11 +338,7 @@ typedef struct lade_group_nccl_options {
 } lade_group_nccl_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_group_nccl_options_init(lade_group_nccl_options *options) {
-  lade_group_nccl_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_group_nccl_options);
-}
+LADE_INLINE void lade_group_nccl_options_init(lade_group_nccl_options *options) { LADE_INIT(options); }
 
 /**
  * Make a group that carries device memory by NCCL. Collective over `parent`, which does everything else: barrier, gather, and the

@@ -102,11 +102,7 @@ typedef struct lade_history_options {
 } lade_history_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_history_options_init(lade_history_options *options) {
-  const lade_history_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_history_options);
-}
+LADE_INLINE void lade_history_options_init(lade_history_options *options) { LADE_INIT(options); }
 
 /** One event. Rows are fixed for a soname. Texts and context are borrowed as long as the history. */
 typedef struct lade_history_event {

@@ -104,11 +104,7 @@ typedef struct lade_snapshot_options {
 } lade_snapshot_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_snapshot_options_init(lade_snapshot_options *options) {
-  const lade_snapshot_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_snapshot_options);
-}
+LADE_INLINE void lade_snapshot_options_init(lade_snapshot_options *options) { LADE_INIT(options); }
 
 /**
  * Copy what the parts hold: segments, blocks, events, counters, settings.
@@ -172,11 +168,7 @@ typedef struct lade_snapshot_write_options {
 } lade_snapshot_write_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_snapshot_write_options_init(lade_snapshot_write_options *options) {
-  const lade_snapshot_write_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_snapshot_write_options);
-}
+LADE_INLINE void lade_snapshot_write_options_init(lade_snapshot_write_options *options) { LADE_INIT(options); }
 
 /**
  * Write a snapshot in a format.
@@ -244,11 +236,7 @@ typedef struct lade_publish_options {
 } lade_publish_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_publish_options_init(lade_publish_options *options) {
-  const lade_publish_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_publish_options);
-}
+LADE_INLINE void lade_publish_options_init(lade_publish_options *options) { LADE_INIT(options); }
 
 /**
  * Publish the counters of parts: in memory without a name that other processes can map for reading, and neither write nor
@@ -327,11 +315,7 @@ typedef struct lade_published_history_options {
 } lade_published_history_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_published_history_options_init(lade_published_history_options *options) {
-  const lade_published_history_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_published_history_options);
-}
+LADE_INLINE void lade_published_history_options_init(lade_published_history_options *options) { LADE_INIT(options); }
 
 /**
  * Turn the histories of the parts that a process publishes with LADE_PUBLISH_CONTROL on or off, or change them: of all that

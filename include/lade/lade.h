@@ -52,11 +52,7 @@ typedef struct lade_pair_options {
 } lade_pair_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_pair_options_init(lade_pair_options *options) {
-  const lade_pair_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_pair_options);
-}
+LADE_INLINE void lade_pair_options_init(lade_pair_options *options) { LADE_INIT(options); }
 
 /**
  * Create a pinned pool near a device, an allocator of the device's memory and a pipeline on them.

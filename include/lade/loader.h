@@ -179,11 +179,7 @@ typedef struct lade_index_info {
 } lade_index_info;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_index_info_init(lade_index_info *info) {
-  lade_index_info zero = LADE_ZERO;
-  *info = zero;
-  info->struct_size = sizeof(lade_index_info);
-}
+LADE_INLINE void lade_index_info_init(lade_index_info *info) { LADE_INIT(info); }
 
 /**
  * Read what an index has.
@@ -229,11 +225,7 @@ typedef struct lade_loader_state {
 } lade_loader_state;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_loader_state_init(lade_loader_state *state) {
-  lade_loader_state zero = LADE_ZERO;
-  *state = zero;
-  state->struct_size = sizeof(lade_loader_state);
-}
+LADE_INLINE void lade_loader_state_init(lade_loader_state *state) { LADE_INIT(state); }
 
 /** Options of lade_loader_create. All zero is not enough: batch_records or batch_bytes must be given. */
 typedef struct lade_loader_options {
@@ -267,11 +259,7 @@ typedef struct lade_loader_options {
 } lade_loader_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_loader_options_init(lade_loader_options *options) {
-  lade_loader_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_loader_options);
-}
+LADE_INLINE void lade_loader_options_init(lade_loader_options *options) { LADE_INIT(options); }
 
 /**
  * A batch. Field f of its record i lies at memory + offsets[f * count + i], lengths[f * count + i] bytes long: each field
@@ -294,11 +282,7 @@ typedef struct lade_batch {
 } lade_batch;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_batch_init(lade_batch *batch) {
-  lade_batch zero = LADE_ZERO;
-  *batch = zero;
-  batch->struct_size = sizeof(lade_batch);
-}
+LADE_INLINE void lade_batch_init(lade_batch *batch) { LADE_INIT(batch); }
 
 /**
  * Create a loader, and begin to stage its first batches.
@@ -372,11 +356,7 @@ typedef struct lade_loader_stats {
 } lade_loader_stats;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_loader_stats_init(lade_loader_stats *stats) {
-  lade_loader_stats zero = LADE_ZERO;
-  *stats = zero;
-  stats->struct_size = sizeof(lade_loader_stats);
-}
+LADE_INLINE void lade_loader_stats_init(lade_loader_stats *stats) { LADE_INIT(stats); }
 
 /**
  * Read the counters.
@@ -401,11 +381,7 @@ typedef struct lade_loader_skip {
 } lade_loader_skip;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_loader_skip_init(lade_loader_skip *skip) {
-  lade_loader_skip zero = LADE_ZERO;
-  *skip = zero;
-  skip->struct_size = sizeof(lade_loader_skip);
-}
+LADE_INLINE void lade_loader_skip_init(lade_loader_skip *skip) { LADE_INIT(skip); }
 
 /**
  * Read which record was left out: number `index`, below lade_loader_stats.skips_listed, in the order in which they were

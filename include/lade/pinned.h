@@ -250,11 +250,7 @@ typedef struct lade_pinned_stats {
 } lade_pinned_stats;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_pinned_stats_init(lade_pinned_stats *stats) {
-  const lade_pinned_stats zero = LADE_ZERO;
-  *stats = zero;
-  stats->struct_size = sizeof(lade_pinned_stats);
-}
+LADE_INLINE void lade_pinned_stats_init(lade_pinned_stats *stats) { LADE_INIT(stats); }
 
 /**
  * Create a pool. Pins nothing yet.

@@ -311,11 +311,7 @@ typedef struct lade_transfer {
 } lade_transfer;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_transfer_init(lade_transfer *transfer) {
-  lade_transfer zero = LADE_ZERO;
-  *transfer = zero;
-  transfer->struct_size = sizeof(lade_transfer);
-}
+LADE_INLINE void lade_transfer_init(lade_transfer *transfer) { LADE_INIT(transfer); }
 
 /** Options of lade_pipeline_create; all zero means all defaults. */
 typedef struct lade_pipeline_options {
@@ -356,11 +352,7 @@ typedef struct lade_pipeline_options {
 } lade_pipeline_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_pipeline_options_init(lade_pipeline_options *options) {
-  lade_pipeline_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_pipeline_options);
-}
+LADE_INLINE void lade_pipeline_options_init(lade_pipeline_options *options) { LADE_INIT(options); }
 
 /** Choices and counters of a pipeline. Fields are appended only. */
 typedef struct lade_pipeline_info {
@@ -401,11 +393,7 @@ typedef struct lade_pipeline_info {
 } lade_pipeline_info;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_pipeline_info_init(lade_pipeline_info *info) {
-  lade_pipeline_info zero = LADE_ZERO;
-  *info = zero;
-  info->struct_size = sizeof(lade_pipeline_info);
-}
+LADE_INLINE void lade_pipeline_info_init(lade_pipeline_info *info) { LADE_INIT(info); }
 
 /** Activity of a thread of the pipeline or of one in a call, or of the link, in the time of an event. */
 typedef enum lade_timeline_kind {
@@ -447,11 +435,7 @@ typedef struct lade_ticket_info {
 } lade_ticket_info;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_ticket_info_init(lade_ticket_info *info) {
-  lade_ticket_info zero = LADE_ZERO;
-  *info = zero;
-  info->struct_size = sizeof(lade_ticket_info);
-}
+LADE_INLINE void lade_ticket_info_init(lade_ticket_info *info) { LADE_INIT(info); }
 
 /**
  * Create a pipeline on a pool. Makes its streams and threads; takes no block of the pool yet.

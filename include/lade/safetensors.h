@@ -61,11 +61,7 @@ typedef struct lade_tensor_info {
 } lade_tensor_info;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_tensor_info_init(lade_tensor_info *info) {
-  lade_tensor_info zero = LADE_ZERO;
-  *info = zero;
-  info->struct_size = sizeof(lade_tensor_info);
-}
+LADE_INLINE void lade_tensor_info_init(lade_tensor_info *info) { LADE_INIT(info); }
 
 /**
  * Open a checkpoint: read and check the headers. Reads no tensor.
@@ -220,11 +216,7 @@ typedef struct lade_load_options {
 } lade_load_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_load_options_init(lade_load_options *options) {
-  lade_load_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_load_options);
-}
+LADE_INLINE void lade_load_options_init(lade_load_options *options) { LADE_INIT(options); }
 
 /** How far a load is. */
 typedef struct lade_load_info {
@@ -239,11 +231,7 @@ typedef struct lade_load_info {
 } lade_load_info;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_load_info_init(lade_load_info *info) {
-  lade_load_info zero = LADE_ZERO;
-  *info = zero;
-  info->struct_size = sizeof(lade_load_info);
-}
+LADE_INLINE void lade_load_info_init(lade_load_info *info) { LADE_INIT(info); }
 
 /** This rank's part of a tensor, or that of options.parts, which is told as SLICE. */
 typedef struct lade_load_slice {
@@ -258,11 +246,7 @@ typedef struct lade_load_slice {
 } lade_load_slice;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_load_slice_init(lade_load_slice *slice) {
-  lade_load_slice zero = LADE_ZERO;
-  *slice = zero;
-  slice->struct_size = sizeof(lade_load_slice);
-}
+LADE_INLINE void lade_load_slice_init(lade_load_slice *slice) { LADE_INIT(slice); }
 
 /**
  * Start to load tensors.
@@ -398,11 +382,7 @@ typedef struct lade_save_options {
 } lade_save_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_save_options_init(lade_save_options *options) {
-  lade_save_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_save_options);
-}
+LADE_INLINE void lade_save_options_init(lade_save_options *options) { LADE_INIT(options); }
 
 /**
  * Save tensors. One file is the one that the `safetensors` package writes of the same tensors and metadata, byte for

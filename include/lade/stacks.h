@@ -53,11 +53,7 @@ typedef struct lade_stacks_options {
 } lade_stacks_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
-LADE_INLINE void lade_stacks_options_init(lade_stacks_options *options) {
-  const lade_stacks_options zero = LADE_ZERO;
-  *options = zero;
-  options->struct_size = sizeof(lade_stacks_options);
-}
+LADE_INLINE void lade_stacks_options_init(lade_stacks_options *options) { LADE_INIT(options); }
 
 /**
  * Create an empty set of stacks, and open what walks them.

@@ -46,6 +46,10 @@
   { 0 }
 #endif
 
+/* Body of an initialiser, of a struct that begins with its size: the caller's size, and zero in all other fields. */
+#define LADE_INIT(object)                                                                                              \
+  (__builtin_memset((object), 0, sizeof *(object)), (void)((object)->struct_size = sizeof *(object)))
+
 /** Version of the headers; lade_version() is the library's. */
 #define LADE_VERSION_MAJOR 0
 /** @copydoc LADE_VERSION_MAJOR */
