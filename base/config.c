@@ -369,8 +369,7 @@ lade_status ladei_settings_read(const ladei_settings_source *source, const char 
   for (size_t count = 0; more; count++) {
     config_part whole;
     more = piece_cut(&rest, ',', &whole);
-    lade_status status = is_end(&p, whole, more, count) ? LADE_OK : setting_read(&p, whole);
-    if (status != LADE_OK) return status;
+    LADEI_TRY(is_end(&p, whole, more, count) ? LADE_OK : setting_read(&p, whole));
   }
   return LADE_OK;
 }

@@ -151,15 +151,14 @@ static lade_status file_close_to_others(takeover *t, const char *path) {
 /* --- all of it ---------------------------------------------------------------------------------------------------- */
 
 static lade_status takeover_run(takeover *t, const char *path) {
-  lade_status status = file_close_to_others(t, path);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(file_close_to_others(t, path));
   ssize_t names_bytes = t->old >= 0 ? flistxattr(t->old, t->names, sizeof t->names) : 0;
   if (names_bytes < 0 && !is_absent(errno)) lose(t, "attributes", "");
   attributes_keep(t, names_bytes, false);
   owner_keep(t);
   access_list_keep(t);
   attributes_keep(t, names_bytes, true);
-  status = mode_keep(t, path);
+  lade_status status = mode_keep(t, path);
   if (status == LADE_OK && t->lost[0] != '\0') {
     char text[128];
     ladei_log(LADE_LOG_WARN, "saving %s: the new file has mode %04o and not all that the old one had: %s: %s", path,

@@ -332,8 +332,7 @@ static lade_status rights_keep(const ladei_save *save) {
 }
 
 lade_status ladei_save_prepare(ladei_save *save, bool sync) {
-  lade_status status = rights_keep(save);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(rights_keep(save));
   if (sync && fsync(save->fd) != 0) return save_error("flushing", save->path);
   if (!sync && !file_try_close(save->fd)) return save_error("closing", save->path);
   return save->temporary[0] != '\0' || temporary_link(save) ? LADE_OK : save_error("naming", save->path);

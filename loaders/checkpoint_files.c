@@ -80,8 +80,7 @@ static lade_status header_read(const input *in, char **out_text, uint64_t *out_b
   uint64_t bytes = 0;
   if (in->bytes < sizeof prefix)
     return ladei_error(LADE_ERR_FORMAT, 0, "%llu bytes are too few for a header", (unsigned long long)in->bytes);
-  lade_status status = input_read(in, 0, prefix, sizeof prefix);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(input_read(in, 0, prefix, sizeof prefix));
   for (unsigned i = 0; i < sizeof prefix; i++) bytes |= (uint64_t)prefix[i] << (8 * i);
   if (bytes > LADEI_LOADER_HEADER_MAX_BYTES && is_zip(prefix))
     return ladei_error(LADE_ERR_FORMAT, 0, "it is a zip archive, as torch.save() writes; expected a safetensors file");
@@ -92,7 +91,7 @@ static lade_status header_read(const input *in, char **out_text, uint64_t *out_b
   }
   char *text = malloc(bytes + 1);
   if (text == NULL) return memory_error("the header");
-  status = input_read(in, sizeof prefix, text, bytes);
+  lade_status status = input_read(in, sizeof prefix, text, bytes);
   if (status != LADE_OK) {
     free(text);
     return status;
@@ -189,10 +188,9 @@ lade_status ladei_loader_index_read(int folder, const char *name, json_t **out, 
   struct stat facts = {0};
   int fd = -1;
   *out_absent = false;
-  lade_status status = file_open(folder, name, &fd, &facts, out_absent);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(file_open(folder, name, &fd, &facts, out_absent));
   const input in = input_of(fd, &facts);
-  status = index_parse(&in, out);
+  lade_status status = index_parse(&in, out);
   close(fd);
   return status;
 }

@@ -170,8 +170,7 @@ static lade_status entries_read(ladei_loader_header *header) {
   json_object_foreach(header->root, name, value) {
     ladei_loader_entry *entry = &header->entries[header->entry_count];
     bool is_metadata = strcmp(name, metadata_name) == 0;
-    lade_status status = is_metadata ? metadata_read(value, header) : entry_read(name, value, numbers, entry);
-    if (status != LADE_OK) return status;
+    LADEI_TRY(is_metadata ? metadata_read(value, header) : entry_read(name, value, numbers, entry));
     assert(is_metadata || entry->shape == numbers || entry->rank == 0);
     numbers += is_metadata ? 0 : entry->rank;
     header->entry_count += is_metadata ? 0 : 1;

@@ -245,13 +245,9 @@ static lade_status record_room(lade_record_index *index, size_t key_bytes) {
 lade_status lade_index_add(lade_record_index *index, const char *key, const lade_range *fields) {
   if (index == NULL) return ladei_error_null("lade_index_add", "index");
   if (fields == NULL) return ladei_error_null("lade_index_add", "fields");
-  for (size_t i = 0; i < index->field_count; i++) {
-    lade_status status = range_check(index, i, &fields[i]);
-    if (status != LADE_OK) return status;
-  }
+  for (size_t i = 0; i < index->field_count; i++) LADEI_TRY(range_check(index, i, &fields[i]));
   size_t key_bytes = key != NULL ? strlen(key) + 1 : 0;
-  lade_status status = record_room(index, key_bytes);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(record_room(index, key_bytes));
   assert(index->count < index->capacity && index->key_length + key_bytes <= index->key_capacity);
   memcpy(&index->ranges[index->count * index->field_count], fields, index->field_count * sizeof *fields);
   index->keys[index->count] = key != NULL ? index->key_length : NO_KEY;

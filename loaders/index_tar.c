@@ -113,8 +113,7 @@ static lade_status record_end(tar_shard *s) {
 /* Goes on with the record of this key: the one in work, or a new one. */
 static lade_status record_continue(tar_shard *s, const char *member, size_t key_length) {
   if (s->key != NULL && strlen(s->key) == key_length && memcmp(s->key, member, key_length) == 0) return LADE_OK;
-  lade_status status = record_end(s);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(record_end(s));
   s->key = strndup(member, key_length);
   s->seen = 0;
   return s->key != NULL ? LADE_OK : memory_error();

@@ -170,12 +170,10 @@ static lade_status batch_submit(lade_loader *loader, ladei_loader_slot *s, const
   lade_piece *pieces;
   bool fresh;
   assert(s->state == LADEI_LOADER_SLOT_FILLING && s->ticket == NULL);
-  lade_status status = memory_fit(loader, s, &fresh);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(memory_fit(loader, s, &fresh));
   if (fresh) after = loader->own_stream ? NULL : &loader->stream;
   lade_transfer_init(&transfer);
-  status = ladei_loader_plan_pieces(&loader->plan, &s->batch, &pieces, &transfer.piece_count);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_loader_plan_pieces(&loader->plan, &s->batch, &pieces, &transfer.piece_count));
   transfer.direction = LADE_TO_DEVICE;
   transfer.pieces = pieces;
   transfer.device_memory = s->memory;
@@ -183,7 +181,7 @@ static lade_status batch_submit(lade_loader *loader, ladei_loader_slot *s, const
     transfer.after_stream = 1;
     transfer.stream = *after;
   }
-  status = lade_pipeline_submit(loader->pipeline, &transfer, &s->ticket);
+  lade_status status = lade_pipeline_submit(loader->pipeline, &transfer, &s->ticket);
   free(pieces);
   return status;
 }
@@ -704,8 +702,7 @@ lade_status lade_loader_create(const lade_record_index *index, lade_pipeline *pi
 
 lade_status lade_loader_destroy(lade_loader *loader) {
   if (loader == NULL) return LADE_OK;
-  lade_status status = ladei_runtime_check_process(loader->runtime);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_runtime_check_process(loader->runtime));
   ladei_lock_acquire(&loader->lock);
   const ladei_loader_slot *out = slot_find(loader, LADEI_LOADER_SLOT_OUT);
   ladei_lock_release(&loader->lock);
@@ -714,7 +711,7 @@ lade_status lade_loader_destroy(lade_loader *loader) {
                        (unsigned long long)out->batch.number, (unsigned long long)out->batch.epoch);
   }
   int cancellation = ladei_cancellation_hold();
-  status = loader_dismantle(loader);
+  lade_status status = loader_dismantle(loader);
   if (status == LADE_OK) loader_free(loader);
   ladei_cancellation_resume(cancellation);
   return status;

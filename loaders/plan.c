@@ -163,11 +163,10 @@ static lade_status share_find(ladei_loader_plan *plan) {
 lade_status ladei_loader_plan_init(ladei_loader_plan *plan, const lade_record_index *index,
                                    const lade_loader_options *options) {
   *plan = (ladei_loader_plan){.index = index, .options = *options};
-  lade_status status = options_check(options);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(options_check(options));
   options_complete(&plan->options);
   plan->identity = ladei_loader_index_identity_of(index);
-  status = share_find(plan);
+  lade_status status = share_find(plan);
   if (status == LADE_OK) status = strides_find(plan);
   if (status == LADE_OK) status = records_check(plan);
   if (status != LADE_OK) ladei_loader_plan_dispose(plan);

@@ -213,8 +213,7 @@ lade_status lade_tensor_load_destroy(lade_tensor_load *load, bool keep_memory) {
   uint64_t done;
   if (load == NULL) return LADE_OK;
   bool keep = keep_memory && load_outcome(load, ladei_loader_ticket_list_query(&load->tickets, &done)) == LADE_OK;
-  lade_status status = ladei_loader_ticket_list_end(&load->tickets);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_loader_ticket_list_end(&load->tickets));
   assert(load->tickets.count == 0); /* I3 */
   if (!keep) ladei_loader_load_memory_free(load);
   load_free(load);

@@ -66,8 +66,7 @@ static lade_status name_check(const ladei_loader_save *s, const lade_tensor *ten
 
 static lade_status tensor_check(const ladei_loader_save *s, const lade_tensor *tensor, uint64_t *out_bytes) {
   char number[16];
-  lade_status status = name_check(s, tensor);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(name_check(s, tensor));
   if (lade_dtype_name((lade_dtype)tensor->dtype) == NULL) {
     (void)snprintf(number, sizeof number, "%d", (int)tensor->dtype);
     return tensor_error(s, tensor, "dtype", "a lade_dtype", number);
@@ -512,13 +511,12 @@ lade_status ladei_loader_save_plan(ladei_loader_save *s, const lade_save_options
   if (s->target_count > UINT32_MAX)
     return ladei_error_argument(s->call, "target_count", "below 2^32", "%llu", (unsigned long long)s->target_count);
   if (s->tensors == NULL && s->tensor_count > 0) return ladei_error_null(s->call, "tensors");
-  lade_status status = ladei_options_read("lade_save_options", options, &s->options, sizeof s->options);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_options_read("lade_save_options", options, &s->options, sizeof s->options));
   if (s->options.empty_metadata < 0 || s->options.empty_metadata > 1)
     return ladei_error_argument(s->call, "options.empty_metadata", "0 or 1", "%d", (int)s->options.empty_metadata);
   if (s->options.no_sync < 0 || s->options.no_sync > 1)
     return ladei_error_argument(s->call, "options.no_sync", "0 or 1", "%d", (int)s->options.no_sync);
-  status = save_check(s);
+  lade_status status = save_check(s);
   return status == LADE_OK ? shards_plan(s) : status;
 }
 

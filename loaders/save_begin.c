@@ -318,17 +318,17 @@ static void save_wait_locked(lade_save *save, lade_save_mark mark, uint64_t time
 }
 
 lade_status lade_save_wait(lade_save *save, lade_save_mark mark, uint64_t timeout_ns) {
-  lade_status status = save_check(save, "lade_save_wait");
-  if (status != LADE_OK) return status;
+  LADEI_TRY(save_check(save, "lade_save_wait"));
   if (mark != LADE_SAVE_STAGED && mark != LADE_SAVE_DURABLE)
     return ladei_error_argument("lade_save_wait", "mark", "a lade_save_mark", "%d", (int)mark);
   int cancellation = ladei_cancellation_hold();
   ladei_lock_acquire(&save->lock);
   save_wait_locked(save, mark, timeout_ns);
-  status = is_reached(save, mark)
-               ? outcome_of(save)
-               : ladei_error(LADE_ERR_TIMEOUT, 0, "save of %llu bytes: not %s in the time to wait",
-                             (unsigned long long)save->work.bytes, mark == LADE_SAVE_STAGED ? "staged" : "durable");
+  lade_status status =
+      is_reached(save, mark)
+          ? outcome_of(save)
+          : ladei_error(LADE_ERR_TIMEOUT, 0, "save of %llu bytes: not %s in the time to wait",
+                        (unsigned long long)save->work.bytes, mark == LADE_SAVE_STAGED ? "staged" : "durable");
   ladei_lock_release(&save->lock);
   ladei_cancellation_resume(cancellation);
   return status;
@@ -390,10 +390,9 @@ static lade_status save_destroy(lade_save *save, bool cancel) {
 
 lade_status lade_save_destroy(lade_save *save, bool cancel) {
   if (save == NULL) return LADE_OK;
-  lade_status status = save_check(save, "lade_save_destroy");
-  if (status != LADE_OK) return status;
+  LADEI_TRY(save_check(save, "lade_save_destroy"));
   int cancellation = ladei_cancellation_hold();
-  status = save_destroy(save, cancel);
+  lade_status status = save_destroy(save, cancel);
   ladei_cancellation_resume(cancellation);
   return status;
 }

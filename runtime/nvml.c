@@ -137,12 +137,11 @@ lade_status ladei_nvml_processes(const char *library, const char *pci_bus_id, la
   nvml_api api = {0};
   nvml_device device = NULL;
   ladei_nvml_answer answer = {NULL, 0, -1};
-  lade_status status = api_load(library, &api);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(api_load(library, &api));
   int code = api.init();
   if (code != NVML_SUCCESS) return refusal("start", code);
   code = api.device_by_pci(pci_bus_id, &device);
-  status = code == NVML_SUCCESS ? device_read(&api, device, &answer) : refusal(pci_bus_id, code);
+  lade_status status = code == NVML_SUCCESS ? device_read(&api, device, &answer) : refusal(pci_bus_id, code);
   (void)api.shutdown();
   if (status == LADE_OK) *out = answer;
   return status;

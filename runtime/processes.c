@@ -30,11 +30,10 @@ static lade_status processes_ask(lade_runtime *runtime, int device, lade_device_
   static const char call[] = "lade_device_processes_each";
   ladei_device_properties properties;
   ladei_nvml_answer answer;
-  lade_status status = runtime->ops->device_properties(runtime->self, device, &properties);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(runtime->ops->device_properties(runtime->self, device, &properties));
   if (runtime->software_device != NULL)
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: a software device is of this process alone", call);
-  status = ladei_nvml_processes(LADEI_NVML_LIBRARY, properties.pci_bus_id, &answer);
+  lade_status status = ladei_nvml_processes(LADEI_NVML_LIBRARY, properties.pci_bus_id, &answer);
   if (status != LADE_OK) return ladei_error_prefix(status, "%s: device %d: ", call, device);
   status = answer_show(&answer, visit, user);
   free(answer.list);
@@ -43,10 +42,9 @@ static lade_status processes_ask(lade_runtime *runtime, int device, lade_device_
 
 lade_status lade_device_processes_each(lade_runtime *runtime, int device, lade_device_process_visit visit, void *user) {
   if (runtime == NULL || visit == NULL) return ladei_error_null(__func__, runtime == NULL ? "runtime" : "visit");
-  lade_status status = ladei_runtime_check_process(runtime);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_runtime_check_process(runtime));
   int cancellation = ladei_cancellation_hold();
-  status = processes_ask(runtime, device, visit, user);
+  lade_status status = processes_ask(runtime, device, visit, user);
   ladei_cancellation_resume(cancellation);
   return status;
 }

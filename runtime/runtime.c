@@ -115,8 +115,7 @@ lade_status ladei_ops_convert_check(const struct lade_copy_piece *pieces, size_t
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
 
 lade_status ladei_runtime_adopt(const lade_runtime_ops *ops, void *self, void *software_device, lade_runtime **out) {
-  lade_status status = ladei_ops_check(ops);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_ops_check(ops));
   lade_runtime *runtime = calloc(1, sizeof *runtime);
   if (runtime == NULL) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "runtime \"%s\": no memory for %zu bytes", ops->name,
@@ -133,8 +132,7 @@ lade_status ladei_runtime_adopt(const lade_runtime_ops *ops, void *self, void *s
 
 lade_status lade_runtime_close(lade_runtime *runtime) {
   if (runtime == NULL) return LADE_OK;
-  lade_status status = ladei_runtime_check_process(runtime);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_runtime_check_process(runtime));
   uint64_t users = atomic_load(&runtime->users);
   if (users != 0) {
     return ladei_error(
@@ -142,7 +140,7 @@ lade_status lade_runtime_close(lade_runtime *runtime) {
         "runtime \"%s\": close: %llu pools, allocators, pipelines, groups or graph trees are alive on it",
         runtime->ops->name, (unsigned long long)users);
   }
-  status = runtime->ops->close(runtime->self);
+  lade_status status = runtime->ops->close(runtime->self);
   if (status == LADE_OK) {
     ladei_process_release(&runtime->owner);
     free(atomic_load(&runtime->copy_memory));
@@ -284,11 +282,9 @@ lade_status lade_runtime_device_count(lade_runtime *runtime, int *out_count) {
 }
 
 lade_status lade_runtime_device_info(lade_runtime *runtime, int device, lade_device_info *info) {
-  lade_status status = helper_enter(runtime, "info", info, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(helper_enter(runtime, "info", info, __func__));
   ladei_device_properties properties;
-  status = runtime->ops->device_properties(runtime->self, device, &properties);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(runtime->ops->device_properties(runtime->self, device, &properties));
   lade_device_info own;
   lade_device_info_init(&own);
   _Static_assert(sizeof own.name == sizeof properties.name, "copied whole");

@@ -37,8 +37,7 @@
 
 static lade_status alloc_check(const lade_device_allocator *allocator, size_t bytes, void *const *out,
                                const char *call) {
-  lade_status status = ladei_device_check_call(allocator, call);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, call));
   if (out == NULL) return ladei_error_null(call, "out");
   return bytes < LADEI_SIZE_LIMIT ? LADE_OK : ladei_error_argument(call, "bytes", "less than 2^60", "%zu", bytes);
 }
@@ -85,8 +84,7 @@ static lade_status alloc_attended(lade_device_allocator *allocator, size_t bytes
 
 static __attribute__((noinline)) lade_status alloc_any(lade_device_allocator *allocator, size_t bytes,
                                                        lade_stream stream, void **out) {
-  lade_status status = alloc_check(allocator, bytes, out, "lade_device_alloc");
-  if (status != LADE_OK) return status;
+  LADEI_TRY(alloc_check(allocator, bytes, out, "lade_device_alloc"));
   if (bytes == 0) {
     *out = NULL;
     return LADE_OK;
@@ -194,14 +192,12 @@ lade_status lade_device_record_stream(lade_device_allocator *allocator, void *po
 }
 
 lade_status lade_device_empty_cache(lade_device_allocator *allocator) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
   LADEI_DEVICE_OPERATION(LADE_CONTEXT_ALL, LADEI_DEVICE_CALL(empty_cache, allocator));
 }
 
 lade_status lade_device_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
   ladei_last_stream_forget(); /* whatever the backend makes of it */
   LADEI_DEVICE_OPERATION(LADEI_DEVICE_CONTEXT_NOT_WANTED, LADEI_DEVICE_CALL(stream_retire, allocator, stream));
 }
@@ -252,16 +248,14 @@ lade_status lade_device_pool_release(lade_device_allocator *allocator, lade_devi
 
 lade_status lade_device_checkpoint_get(lade_device_allocator *allocator, lade_device_pool_id id,
                                        lade_device_checkpoint **out) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
   if (out == NULL) return ladei_error_null(__func__, "out");
   LADEI_DEVICE_OPERATION(LADE_CONTEXT_ALL, LADEI_DEVICE_NATIVE(checkpoint_get, allocator, id, out));
 }
 
 lade_status lade_device_checkpoint_set(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
                                        lade_device_restored **out) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
   if (checkpoint == NULL || out == NULL) return ladei_error_null(__func__, checkpoint == NULL ? "checkpoint" : "out");
   LADEI_DEVICE_OPERATION(LADE_CONTEXT_STATE, LADEI_DEVICE_NATIVE(checkpoint_set, allocator, checkpoint, out));
 }
@@ -308,8 +302,7 @@ static lade_status provider_take(lade_device_allocator *allocator, const lade_de
 
 static lade_status allocator_make(lade_runtime *runtime, int device, const ladei_device_backend *backend,
                                   const ladei_device_backend_setup *setup, lade_device_allocator **out) {
-  lade_status status = ladei_runtime_acquire(runtime);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_runtime_acquire(runtime));
   lade_device_allocator *allocator = aligned_alloc(_Alignof(lade_device_allocator), sizeof *allocator);
   if (allocator == NULL) {
     ladei_runtime_release(runtime);
@@ -321,7 +314,7 @@ static lade_status allocator_make(lade_runtime *runtime, int device, const ladei
   allocator->device = device;
   allocator->backend = backend;
   common_init(allocator);
-  status = total_bytes_read(allocator);
+  lade_status status = total_bytes_read(allocator);
   if (status == LADE_OK) {
     ladei_device_settings_apply(allocator, setup->options);
     allocator->heap.counters.max_split_bytes = setup->options->max_split_bytes; /* no other thread has it yet */
@@ -415,12 +408,11 @@ static lade_status destroy_allowed(lade_device_allocator *allocator) {
 
 lade_status lade_device_allocator_destroy(lade_device_allocator *allocator, bool wait) {
   if (allocator == NULL) return LADE_OK;
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
   int cancellation = ladei_cancellation_hold();
   ladei_living_remove(&allocator->living);
   ladei_device_thread_caches_drain(allocator);
-  status = destroy_allowed(allocator);
+  lade_status status = destroy_allowed(allocator);
   if (status == LADE_OK) status = ladei_device_shared_finish(allocator);
   if (status == LADE_OK) status = allocator->backend->close(allocator, wait);
   if (status == LADE_OK) {

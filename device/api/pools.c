@@ -15,11 +15,10 @@
 
 lade_status lade_device_pool_create(lade_device_allocator *allocator, const lade_device_pool_options *options,
                                     lade_device_pool_id *out_id) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
   if (out_id == NULL) return ladei_error_null(__func__, "out_id");
   lade_device_pool_options own;
-  status = ladei_options_read("lade_device_pool_options", options, &own, sizeof own);
+  lade_status status = ladei_options_read("lade_device_pool_options", options, &own, sizeof own);
   if (status == LADE_OK) status = ladei_options_reserved(__func__, "options.reserved", own.reserved);
   if (status == LADE_OK) LADEI_HELD(status, LADEI_DEVICE_NATIVE(pool_create, allocator, &own, out_id));
   return status;
@@ -50,8 +49,7 @@ lade_status lade_device_pool_info_get(lade_device_allocator *allocator, lade_dev
 
 lade_status lade_device_pool_trim(lade_device_allocator *allocator, lade_device_pool_id id,
                                   const lade_device_range *keep, size_t keep_count, uint64_t *out_bytes) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
   if (keep_count > 0 && keep == NULL) return ladei_error_null(__func__, "keep");
   LADEI_DEVICE_OPERATION(LADE_CONTEXT_ALL, LADEI_DEVICE_NATIVE(pool_trim, allocator, id, keep, keep_count, out_bytes));
 }
@@ -60,10 +58,9 @@ lade_status ladei_device_pool_suspend(lade_device_allocator *allocator, lade_dev
                                       const lade_device_suspend_options *options,
                                       const ladei_device_backup_calls *calls, uint64_t *out_bytes) {
   static const char call[] = "lade_device_pool_suspend";
-  lade_status status = ladei_device_check_call(allocator, call);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, call));
   lade_device_suspend_options own;
-  status = ladei_options_read("lade_device_suspend_options", options, &own, sizeof own);
+  lade_status status = ladei_options_read("lade_device_suspend_options", options, &own, sizeof own);
   if (status == LADE_OK) status = ladei_options_reserved(call, "options.reserved", own.reserved);
   if (status == LADE_OK) LADEI_HELD(status, LADEI_DEVICE_NATIVE(pool_suspend, allocator, id, &own, calls, out_bytes));
   return ladei_device_recounted(allocator, ladei_error_out_of_memory(status));

@@ -194,10 +194,9 @@ static void creation_keep(lade_device_allocator *allocator, lade_device_options 
 }
 
 lade_status lade_device_configure(lade_device_allocator *allocator, const lade_device_options *options) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
   lade_device_options own;
-  status = ladei_options_read("lade_device_options", options, &own, sizeof own);
+  lade_status status = ladei_options_read("lade_device_options", options, &own, sizeof own);
   if (status == LADE_OK) status = ladei_device_settings_check(__func__, &own);
   if (status != LADE_OK) return status;
   creation_keep(allocator, &own);
@@ -212,8 +211,7 @@ lade_status lade_device_configure(lade_device_allocator *allocator, const lade_d
 enum { EVENT_BATCH_DEFAULT = 16 };
 
 lade_status lade_device_settings_get(lade_device_allocator *allocator, lade_device_options *settings) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
   ladei_lock_acquire(&allocator->lock);
   lade_device_options own = allocator->options;
   own.memory_fraction = allocator->limits.fraction_set ? allocator->limits.fraction : 0.0;

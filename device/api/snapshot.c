@@ -177,8 +177,7 @@ static bool snapshot_reserve(ladei_device_snapshot *snapshot, size_t room, size_
 
 lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, const lade_device_pool_id *only,
                                        ladei_device_snapshot *out) {
-  lade_status status = ladei_device_check_heap(allocator, "lade_device_snapshot_take");
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_heap(allocator, "lade_device_snapshot_take"));
   for (;;) {
     size_t notes;
     size_t room = block_count(allocator, &notes);
@@ -268,10 +267,9 @@ static void contexts_hide(snapshot_view *view) {
 static lade_status view_fill(lade_device_allocator *allocator, const lade_device_pool_id *only, const char *call,
                              snapshot_view *view) {
   ladei_device_moment moment;
-  lade_status status = ladei_device_moment_take(allocator, only, true, &moment);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_moment_take(allocator, only, true, &moment));
   view->memory = moment.memory;
-  status = ladei_device_history_show(&moment.history, &view->history);
+  lade_status status = ladei_device_history_show(&moment.history, &view->history);
   if (status == LADE_OK) status = contexts_show(view, call);
   view->public = (lade_device_snapshot){
       .segments = view->memory.segments,

@@ -79,8 +79,7 @@ static lade_status block_check(lade_device_allocator *allocator, const void *poi
 
 static lade_status plugin_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
   const lade_device_plugin *plugin = plugin_of(allocator);
-  lade_status status = block_check(allocator, pointer, "lade_device_record_stream");
-  if (status != LADE_OK) return status;
+  LADEI_TRY(block_check(allocator, pointer, "lade_device_record_stream"));
   return callback_result(allocator, "record_stream", plugin->record_stream(plugin->user, pointer, stream));
 }
 

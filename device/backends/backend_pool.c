@@ -41,8 +41,7 @@ static lade_status capture_check(lade_device_allocator *allocator, const ladei_s
 }
 
 static lade_status pool_take(lade_device_allocator *allocator, size_t bytes, const ladei_stream *stream, void **out) {
-  lade_status status = capture_check(allocator, stream);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(capture_check(allocator, stream));
   return ladei_device_ops(allocator)->pool_alloc(allocator->runtime->self, state_of(allocator)->pool, bytes, stream,
                                                  out);
 }
@@ -65,8 +64,7 @@ static lade_status pool_give(lade_device_allocator *allocator, void *pointer, si
     return ladei_error(LADE_NOT_READY, 0, "device allocator of device %d: %p goes back when the device is idle",
                        allocator->device, pointer);
   } else {
-    lade_status status = capture_check(allocator, stream);
-    if (status != LADE_OK) return status;
+    LADEI_TRY(capture_check(allocator, stream));
   }
   return ladei_device_ops(allocator)->pool_free(allocator->runtime->self, pointer, stream);
 }
@@ -167,12 +165,11 @@ static lade_status state_fill(lade_device_allocator *allocator, pool_state *stat
 }
 
 static lade_status pool_open(lade_device_allocator *allocator, const ladei_device_backend_setup *setup) {
-  lade_status status = pools_supported(allocator);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(pools_supported(allocator));
   pool_state *state = calloc(1, sizeof *state);
   if (state == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for its backend");
   allocator->backend_state = state;
-  status = state_fill(allocator, state);
+  lade_status status = state_fill(allocator, state);
   if (status == LADE_OK) status = ladei_device_ledger_open(allocator, &pool_source, setup->options->event_batch);
   if (status == LADE_OK) return LADE_OK;
   lade_error error;

@@ -324,8 +324,7 @@ static lade_status budget_check(const lade_device_allocator *allocator, size_t b
 /* Budget and a record for `bytes`. Lock held. */
 static lade_status record_begin(lade_device_allocator *allocator, size_t bytes, ladei_device_record **out) {
   ladei_lock_assert_held(&allocator->lock);
-  lade_status status = budget_check(allocator, bytes);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(budget_check(allocator, bytes));
   *out = ladei_slab_alloc(&ledger_of(allocator)->records);
   if (*out == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for the record of a block");
@@ -543,11 +542,10 @@ static bool streams_equal(const ladei_stream *a, const ladei_stream *b) {
 
 lade_status ladei_device_ledger_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
   ladei_stream use;
-  lade_status status = allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, &use);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, &use));
   ladei_device_record *record = NULL;
   ladei_lock_acquire(&allocator->lock);
-  status = ladei_device_ledger_lookup(allocator, pointer, false, "lade_device_record_stream", &record);
+  lade_status status = ladei_device_ledger_lookup(allocator, pointer, false, "lade_device_record_stream", &record);
   bool own = status == LADE_OK && streams_equal(&record->stream, &use);
   ladei_lock_release(&allocator->lock);
   if (status != LADE_OK || own) return status;
@@ -566,8 +564,7 @@ static lade_status own_uses_note(lade_device_allocator *allocator, const ladei_s
     ladei_device_record *record = record_of(node);
     if (record->state != LADEI_DEVICE_RECORD_LIVE || record->stream_noted || !streams_equal(&record->stream, stream))
       continue;
-    lade_status status = ladei_retire_note_resolved(allocator->retire, &record->ticket, stream, LADEI_NOTE_PLAIN);
-    if (status != LADE_OK) return status;
+    LADEI_TRY(ladei_retire_note_resolved(allocator->retire, &record->ticket, stream, LADEI_NOTE_PLAIN));
     record->stream_noted = true;
   }
   return LADE_OK;
@@ -593,11 +590,10 @@ lade_status ladei_device_ledger_stream_retire(lade_device_allocator *allocator, 
     return ladei_error(LADE_ERR_BUSY, 0,
                        "lade_device_stream_retire: called by a free of backend %s, which it waits for",
                        allocator->backend->name);
-  lade_status status = allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, &resolved);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, &resolved));
   if (resolved.kind != LADEI_STREAM_ORDINARY) return ladei_retire_stream_retire(allocator->retire, stream);
   ladei_lock_acquire(&allocator->lock);
-  status = own_uses_note(allocator, &resolved);
+  lade_status status = own_uses_note(allocator, &resolved);
   ladei_lock_release(&allocator->lock);
   if (status == LADE_OK) status = ladei_retire_stream_retire(allocator->retire, stream);
   if (status != LADE_OK) return status;

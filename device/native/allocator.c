@@ -194,8 +194,7 @@ static lade_status request_grow_once(lade_device_allocator *allocator, const lad
                                      ladei_device_block **out) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_settings *settings = &allocator->heap.settings;
-  lade_status status = request_suspended(allocator, request);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(request_suspended(allocator, request));
   bool pool_may = request->pool->private_pool == NULL || settings->expandable_private_pools;
   bool plain = (request->pool->no_split && !settings->reference) || /* P5 in private_pool.c */
                request->pool->private_pool == &allocator->caching.uncached ||
@@ -364,10 +363,9 @@ static lade_status request_acquire(lade_device_allocator *allocator, ladei_devic
   lade_error before;
   ladei_error_save(&before);
   ladei_device_slow_path entry;
-  lade_status status = request_estimate(allocator, request);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(request_estimate(allocator, request));
   ladei_device_slow_path_begin(allocator, &entry);
-  status = request_slow_path(allocator, request, out);
+  lade_status status = request_slow_path(allocator, request, out);
   bool beside = ladei_device_slow_path_end(allocator, &entry);
   if (beside && ladei_device_is_exhausted(status)) status = request_slow_path_alone(allocator, request, out);
   if (status == LADE_OK) ladei_error_restore(&before);
@@ -471,8 +469,7 @@ static inline __attribute__((always_inline)) bool request_hit(lade_device_alloca
 /* Apart, so that a hit pays nothing for it. */
 static lade_status request_serve_missed(lade_device_allocator *allocator, ladei_device_request *request, void **out) {
   ladei_device_block *block = NULL;
-  lade_status status = request_miss(allocator, request, &block);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(request_miss(allocator, request, &block));
   return block_serve(&allocator->heap, request, block, false, out) ? LADE_OK : records_missing();
 }
 
@@ -504,8 +501,7 @@ static lade_status stream_resolve(lade_device_allocator *allocator, lade_stream 
 
 static lade_status request_prepare(lade_device_allocator *allocator, ladei_device_request *request,
                                    lade_stream stream) {
-  lade_status status = ladei_device_stream_resolve(allocator, stream, &request->stream);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_stream_resolve(allocator, stream, &request->stream));
   request->stream_key = ladei_device_stream_key(&request->stream);
   return LADE_OK;
 }
@@ -534,8 +530,7 @@ lade_status ladei_device_native_alloc_ready(lade_device_allocator *allocator, si
   ladei_device_request request;
   request.requested = bytes;
   if (ladei_device_uses_waiting(allocator)) return LADE_NOT_READY;
-  lade_status status = request_prepare(allocator, &request, stream);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(request_prepare(allocator, &request, stream));
   ladei_lock_acquire(&allocator->lock);
   bool counted = allocator->heap.ages_tick || allocator->routes.leading > 0;
   bool hit = !counted && request_hit(allocator, &request, out);
@@ -638,11 +633,10 @@ static lade_status capture_refusal(const lade_device_allocator *allocator, const
 static lade_status cache_flush_slow_path(lade_device_allocator *allocator, bool released_alone) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_slow_path entry;
-  lade_status status = ladei_device_provider_refuse(allocator, "lade_device_empty_cache");
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_provider_refuse(allocator, "lade_device_empty_cache"));
   ladei_device_slow_path_begin(allocator, &entry);
   uint64_t kept = 0; /* counted in stats.capture_kept */
-  status = released_alone ? cached_give_back(allocator, true, &kept) : cache_flush(allocator, &kept);
+  lade_status status = released_alone ? cached_give_back(allocator, true, &kept) : cache_flush(allocator, &kept);
   (void)ladei_device_slow_path_end(allocator, &entry);
   return status;
 }

@@ -78,8 +78,7 @@ lade_status ladei_device_driver_segment_alloc(lade_device_allocator *allocator, 
                                               ladei_device_block **out) {
   ladei_lock_assert_held(&allocator->lock);
   size_t bytes = request->segment_bytes;
-  lade_status status = ladei_device_driver_budget(allocator, bytes);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_driver_budget(allocator, bytes));
   ladei_device_heap_segment *segment = ladei_device_heap_segment_create(&allocator->heap, bytes);
   if (segment == NULL) return records_missing();
   segment->stream = request->stream;
@@ -91,7 +90,7 @@ lade_status ladei_device_driver_segment_alloc(lade_device_allocator *allocator, 
   allocator->limits.growing_bytes += bytes;
   ladei_lock_release(&allocator->lock);
   ladei_device_segment_legacy_resolve(allocator, segment);
-  status = segment_call(allocator, segment, request, provider, &address);
+  lade_status status = segment_call(allocator, segment, request, provider, &address);
   ladei_device_history_lock(allocator);
   if (status == LADE_OK && provider != NULL)
     status = ladei_device_provider_check(allocator, (uint64_t)(uintptr_t)address, bytes);

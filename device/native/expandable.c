@@ -55,8 +55,7 @@ static lade_status granule_unmap(lade_device_allocator *allocator, ladei_device_
     granule_set(granule, granule->handle, false);
   }
   if (granule->handle != 0) {
-    lade_status status = ladei_device_ops(allocator)->vm_release(self, granule->handle);
-    if (status != LADE_OK) return status;
+    LADEI_TRY(ladei_device_ops(allocator)->vm_release(self, granule->handle));
     granule_set(granule, 0, false);
   }
   return LADE_OK;
@@ -68,9 +67,8 @@ static lade_status granules_create(lade_device_allocator *allocator, ladei_devic
     ladei_device_granule *granule = ladei_device_granule_at(segment->granules, i);
     if (granule->handle != 0) continue;
     ladei_vm_handle handle = 0;
-    lade_status status = ladei_device_ops(allocator)->vm_create(allocator->runtime->self, allocator->device,
-                                                                segment->granules->bytes, exportable, &handle);
-    if (status != LADE_OK) return status;
+    LADEI_TRY(ladei_device_ops(allocator)->vm_create(allocator->runtime->self, allocator->device,
+                                                     segment->granules->bytes, exportable, &handle));
     granule_set(granule, handle, false);
     granule->exportable = exportable;
   }
@@ -566,10 +564,9 @@ lade_status ladei_device_expandable_alloc(lade_device_allocator *allocator, cons
                                : granules_for(granule_bytes, request->rounded) * granule_bytes;
   size_t more = growing;
   if (run != NULL && allocator->limits.held_bytes > 0) more -= run_held(run, granule_bytes, request->rounded);
-  lade_status status = ladei_device_driver_budget(allocator, heap->settings.reference ? request->segment_bytes : more);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_driver_budget(allocator, heap->settings.reference ? request->segment_bytes : more));
   allocator->limits.growing_bytes += growing;
-  status = run_grow(allocator, request, run, &growing, out);
+  lade_status status = run_grow(allocator, request, run, &growing, out);
   allocator->limits.growing_bytes -= growing;
   return status;
 }

@@ -17,8 +17,7 @@
 #include "device/observe/history.h"
 
 static lade_status segment_return(lade_device_allocator *allocator, const ladei_device_heap_segment *segment) {
-  lade_status status = ladei_device_segment_finish(allocator, segment, false);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_segment_finish(allocator, segment, false));
   ladei_device_callbacks_leave(allocator, segment, LADE_DEVICE_SEGMENT_FREE, segment->address, segment->size);
   return ladei_device_driver_segment_free(allocator, segment, segment->address);
 }

@@ -129,10 +129,9 @@ lade_status ladei_device_native_pool_flags_set(lade_device_allocator *allocator,
                                                uint32_t flags) {
   static const char call[] = "lade_device_pool_flags_set";
   ladei_device_private_pool *pool = NULL;
-  lade_status status = flags_check(call, "flags", flags);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(flags_check(call, "flags", flags));
   ladei_lock_acquire(&allocator->lock);
-  status = ladei_device_private_pool_in_use(&allocator->heap, call, id, &pool);
+  lade_status status = ladei_device_private_pool_in_use(&allocator->heap, call, id, &pool);
   if (status == LADE_OK) status = ladei_device_suspended_refuse(allocator, call, pool);
   if (status == LADE_OK && ((flags ^ pool->flags) & LADE_DEVICE_POOL_NO_SPLIT) != 0 && pool->segment_count > 0) /* P5 */
     status = ladei_device_pool_error(allocator, LADE_ERR_BUSY, call, id,

@@ -37,8 +37,7 @@ const lade_device_plugin *ladei_device_provider_of(const lade_device_allocator *
 
 lade_status ladei_device_provider_read(const char *call, const lade_device_plugin *plugin, lade_device_plugin *out) {
   lade_device_plugin own;
-  lade_status status = ladei_options_read("lade_device_plugin", plugin, &own, sizeof own);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_options_read("lade_device_plugin", plugin, &own, sizeof own));
   if (own.alloc == NULL || own.free == NULL)
     return ladei_error_null(call, own.alloc == NULL ? "provider.alloc" : "provider.free");
   *out = own;
@@ -119,8 +118,7 @@ static bool allocator_used(const lade_device_allocator *allocator) {
 lade_status ladei_device_native_provider_set(lade_device_allocator *allocator, const lade_device_plugin *provider) {
   static const char call[] = "lade_device_allocator_create";
   lade_device_plugin own;
-  lade_status status = ladei_device_provider_read(call, provider, &own);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_provider_read(call, provider, &own));
   ladei_lock_acquire(&allocator->lock);
   bool used = allocator_used(allocator);
   if (!used) allocator->providers.own = own;

@@ -145,10 +145,9 @@ static lade_status scope_begin(lade_device_allocator *allocator, const char *cal
                                ladei_device_route_kind kind, const lade_stream *streams, size_t stream_count,
                                uint64_t *out_scope) {
   ladei_device_route *route = NULL;
-  lade_status status = ladei_device_route_create(allocator, call, kind, streams, stream_count, &route);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_route_create(allocator, call, kind, streams, stream_count, &route));
   ladei_lock_acquire(&allocator->lock);
-  status = ladei_device_private_pool_in_use(&allocator->heap, call, id, &route->pool);
+  lade_status status = ladei_device_private_pool_in_use(&allocator->heap, call, id, &route->pool);
   if (status == LADE_OK) status = ladei_device_suspended_refuse(allocator, call, route->pool);
   if (status == LADE_OK) status = ladei_device_tree_refuse(allocator, call, route->pool);
   if (status == LADE_OK) {

@@ -21,8 +21,7 @@ static inline __attribute__((always_inline)) lade_status threads_alloc(lade_devi
                                                                        lade_stream stream, void **out,
                                                                        threads_otherwise otherwise) {
   ladei_stream resolved;
-  lade_status status = ladei_device_stream_resolve(allocator, stream, &resolved);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_stream_resolve(allocator, stream, &resolved));
   ladei_device_thread_cache *cache = ladei_device_thread_cache_of(allocator);
   ladei_device_block *block = NULL;
   if (cache != NULL)
@@ -91,9 +90,8 @@ lade_status ladei_device_threads_free(lade_device_allocator *allocator, void *po
 }
 
 lade_status ladei_device_threads_open(lade_device_allocator *allocator, const ladei_device_backend_setup *setup) {
-  lade_status status = ladei_device_thread_caches_create(allocator);
-  if (status != LADE_OK) return status;
-  status = ladei_device_native_open(allocator, setup);
+  LADEI_TRY(ladei_device_thread_caches_create(allocator));
+  lade_status status = ladei_device_native_open(allocator, setup);
   if (status != LADE_OK) ladei_device_thread_caches_end(allocator);
   return status;
 }

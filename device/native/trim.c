@@ -66,8 +66,7 @@ static lade_status ranges_read(const lade_device_range *keep, size_t *count, lad
 static lade_status pool_ready(lade_device_allocator *allocator, lade_device_pool_id id,
                               ladei_device_private_pool **out) {
   ladei_lock_assert_held(&allocator->lock);
-  lade_status status = ladei_device_provider_refuse(allocator, call);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_provider_refuse(allocator, call));
   *out = ladei_device_private_pool_find(&allocator->heap, id);
   return *out != NULL ? LADE_OK : ladei_device_pool_refused(call, id, "which is unknown", "a pool that is there");
 }
@@ -97,11 +96,10 @@ static lade_status pool_trim_slow_path(lade_device_allocator *allocator, lade_de
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_private_pool *pool = NULL;
   ladei_device_slow_path entry;
-  lade_status status = pool_ready(allocator, id, &pool);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(pool_ready(allocator, id, &pool));
   pool->visitors++;
   ladei_device_slow_path_begin(allocator, &entry);
-  status = pool_trim(allocator, pool, ranges, count, out_bytes);
+  lade_status status = pool_trim(allocator, pool, ranges, count, out_bytes);
   (void)ladei_device_slow_path_end(allocator, &entry);
   pool->visitors--;
   ladei_device_private_pools_forget(allocator);

@@ -40,14 +40,13 @@ static lade_status backup_read(lade_device_allocator *allocator, lade_device_sta
 }
 
 lade_status lade_device_stats_get(lade_device_allocator *allocator, lade_device_stats *stats) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
   ladei_lock_acquire(&allocator->lock);
   (void)ladei_device_thread_caches_flush(allocator);
   lade_device_stats own = ladei_device_heap_stats(&allocator->heap);
   ladei_lock_release(&allocator->lock);
   ladei_device_report_retire_counters(allocator, &own);
-  status = backup_read(allocator, &own);
+  lade_status status = backup_read(allocator, &own);
   if (status == LADE_OK && allocator->backend->stats_complete != NULL)
     status = allocator->backend->stats_complete(allocator, &own);
   if (status != LADE_OK) return status;

@@ -75,8 +75,7 @@ static lade_status export_refused(const lade_device_allocator *allocator, const 
 static lade_status plan_make(lade_device_allocator *allocator, const void *pointer, export_plan *out) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_block *block = NULL;
-  lade_status status = ladei_device_block_lookup(allocator, pointer, false, "lade_device_shared_export", &block);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_block_lookup(allocator, pointer, false, "lade_device_shared_export", &block));
   const ladei_device_heap_segment *segment = block->segment;
   if (!ladei_device_heap_segment_expandable(segment)) {
     out->base = (void *)(uintptr_t)segment->address;
@@ -307,8 +306,7 @@ static lade_status pieces_map(lade_device_allocator *allocator, ladei_device_sha
 static lade_status driver_map(lade_device_allocator *allocator, ladei_device_shared_mapping *mapping) {
   const lade_runtime_ops *ops = ladei_device_ops(allocator);
   ladei_pointer_attributes attributes = {.bytes = 0};
-  lade_status status = ops->ipc_open(allocator->runtime->self, allocator->device, &mapping->handle, &mapping->base);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ops->ipc_open(allocator->runtime->self, allocator->device, &mapping->handle, &mapping->base));
   lade_error before;
   ladei_error_save(&before);
   if (ops->pointer_attributes(allocator->runtime->self, mapping->base, &attributes) == LADE_OK)
@@ -455,11 +453,11 @@ lade_status ladei_device_shared_finish(lade_device_allocator *allocator) {
 
 static lade_status memory_close(lade_device_allocator *allocator, void *pointer) {
   static const char call[] = "lade_device_shared_close";
-  lade_status status = ladei_device_check_call(allocator, call);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, call));
   ladei_lock_acquire(&allocator->lock);
   ladei_device_shared_mapping *mapping = mapping_of(allocator, pointer);
-  status = mapping != NULL ? mapping_close(allocator, mapping, SHARED_OPEN)
+  lade_status status = mapping != NULL
+                           ? mapping_close(allocator, mapping, SHARED_OPEN)
                            : ladei_error(LADE_ERR_FOREIGN_POINTER, 0,
                                          "%s: pointer is %p; expected what %s gave, still open, on device %d", call,
                                          pointer, open_call, allocator->device);

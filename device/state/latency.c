@@ -9,8 +9,7 @@
 #include "device/state/checks.h"
 
 lade_status lade_device_latency_set(lade_device_allocator *allocator, bool enabled) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
   ladei_latencies *fresh = enabled ? calloc(1, sizeof *fresh) : NULL;
   if (enabled && fresh == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %zu bytes", __func__, sizeof *fresh);
@@ -31,8 +30,7 @@ lade_status lade_device_latency_set(lade_device_allocator *allocator, bool enabl
 }
 
 lade_status lade_device_latency_each(lade_device_allocator *allocator, lade_stat_visit visit, void *user) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
   ladei_lock_acquire(&allocator->lock);
   const ladei_latencies *kept = allocator->attention.latencies; /* lives as long as the allocator */
   ladei_lock_release(&allocator->lock);

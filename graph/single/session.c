@@ -68,9 +68,8 @@ static void capture_drop(ladei_graph_session *session) {
 
 static lade_status capture_start(ladei_graph_session *session, ladei_capture_mode mode) {
   ladei_capture_info info = {.status = LADEI_CAPTURE_NONE};
-  lade_status status = ops_of(session)->capture_begin(self_of(session), &session->stream, mode);
-  if (status != LADE_OK) return status;
-  status = capture_info(session, &info);
+  LADEI_TRY(ops_of(session)->capture_begin(self_of(session), &session->stream, mode));
+  lade_status status = capture_info(session, &info);
   session->capture = info.id;
   if (status == LADE_OK) return LADE_OK;
   lade_error first;
@@ -113,8 +112,7 @@ static lade_status pool_enter(ladei_graph_session *session, const ladei_graph_se
 
 static lade_status stream_check(ladei_graph_session *session, const ladei_graph_session_plan *plan) {
   const lade_device_allocator *allocator = session->allocator;
-  lade_status status = ops_of(session)->stream_resolve(self_of(session), plan->stream, &session->stream);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ops_of(session)->stream_resolve(self_of(session), plan->stream, &session->stream));
   if (session->stream.kind == LADEI_STREAM_LEGACY)
     return ladei_error_argument(plan->call, "options.stream", "a stream that can capture", "the legacy default stream");
   if (session->stream.device == allocator->device) return LADE_OK;

@@ -152,8 +152,7 @@ lade_status lade_graph_alloc(lade_graph_context *shown, size_t bytes, void **out
   if (bytes == 0) return ladei_error_argument(__func__, "bytes", "from 1 on", "0");
   if (!locals_reserve(context) || !ranges_reserve(context, 1)) return no_memory(__func__);
   void *address = NULL;
-  lade_status status = lade_device_alloc(memory_of(context), bytes, context->shown.stream, &address);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(lade_device_alloc(memory_of(context), bytes, context->shown.stream, &address));
   local_add(context, (uint64_t)(uintptr_t)address, bytes, false);
   *out = address;
   return LADE_OK;
@@ -198,8 +197,7 @@ static lade_status input_check(const ladei_tree_context *context, const char *ca
 
 lade_status lade_graph_input_get(const lade_graph_context *shown, size_t index, lade_graph_value *out) {
   const ladei_tree_context *context = (const ladei_tree_context *)shown;
-  lade_status status = input_check(context, __func__, index);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(input_check(context, __func__, index));
   if (out == NULL) return ladei_error_null(__func__, "out");
   *out = (lade_graph_value){.kind = LADE_GRAPH_MEMORY,
                             .address = (void *)(uintptr_t)context->inputs[index].address,
@@ -250,8 +248,7 @@ static void input_block_free(ladei_tree_context *context, size_t index) {
 
 lade_status lade_graph_input_drop(lade_graph_context *shown, size_t index) {
   ladei_tree_context *context = (ladei_tree_context *)shown;
-  lade_status status = input_check(context, __func__, index);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(input_check(context, __func__, index));
   if (context->inputs[index].is_output)
     return ladei_error_argument(__func__, "index", "an input that is no output", "%zu", index);
   context->inputs[index].dropped = true;
@@ -504,8 +501,7 @@ lade_status lade_graph_output_memory(lade_graph_context *shown, size_t index, vo
 lade_status lade_graph_output_freed(lade_graph_context *shown, size_t index, void *address, size_t bytes,
                                     bool *out_awaited) {
   ladei_tree_context *context = (ladei_tree_context *)shown;
-  lade_status status = lade_graph_output_memory(shown, index, address, bytes);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(lade_graph_output_memory(shown, index, address, bytes));
   bool is_local = context->run->tree->outs[index].named == LADEI_TREE_NAMED_LOCAL;
   ladei_tree_local *local = is_local ? &context->locals[context->run->tree->outs[index].index] : NULL;
   if (is_local && local->adopted && !local->lent)
@@ -516,8 +512,7 @@ lade_status lade_graph_output_freed(lade_graph_context *shown, size_t index, voi
 
 lade_status lade_graph_output_integer(lade_graph_context *shown, size_t index, uint64_t value) {
   ladei_tree_context *context = (ladei_tree_context *)shown;
-  lade_status status = output_check(context, __func__, index);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(output_check(context, __func__, index));
   context->run->tree->outs[index] = (ladei_tree_out){.named = LADEI_TREE_NAMED_INTEGER, .address = value};
   return LADE_OK;
 }

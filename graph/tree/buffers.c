@@ -63,8 +63,7 @@ lade_status ladei_tree_buffer_error(const lade_graph_tree *tree, const char *cal
 static lade_status buffer_lock(lade_graph_tree *tree, const char *call, lade_graph_buffer buffer, bool counted,
                                ladei_tree_slot **out) {
   if (tree == NULL) return ladei_error_null(call, "tree");
-  lade_status status = ladei_runtime_check_process(tree->runtime);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_runtime_check_process(tree->runtime));
   bool known = false;
   ladei_tree_slot *slot = NULL;
   ladei_lock_acquire(&tree->lock);
@@ -102,8 +101,7 @@ static void queue_settle(lade_graph_tree *tree) {
 lade_status lade_graph_buffer_get(lade_graph_tree *tree, lade_graph_buffer buffer, void **out_address,
                                   size_t *out_bytes) {
   ladei_tree_slot *slot = NULL;
-  lade_status status = buffer_lock(tree, __func__, buffer, false, &slot);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(buffer_lock(tree, __func__, buffer, false, &slot));
   if (out_address != NULL) *out_address = (void *)(uintptr_t)slot->address;
   if (out_bytes != NULL) *out_bytes = slot->bytes;
   ladei_lock_release(&tree->lock);
@@ -112,8 +110,7 @@ lade_status lade_graph_buffer_get(lade_graph_tree *tree, lade_graph_buffer buffe
 
 lade_status lade_graph_buffer_retain(lade_graph_tree *tree, lade_graph_buffer buffer) {
   ladei_tree_slot *slot = NULL;
-  lade_status status = buffer_lock(tree, __func__, buffer, true, &slot);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(buffer_lock(tree, __func__, buffer, true, &slot));
   if (held(slot) + slot->releases >= UINT32_MAX / 2) {
     ladei_lock_release(&tree->lock);
     return ladei_error(LADE_ERR_LIMIT, 0, "%s: buffer {%u, %u} has 2^31 counts", __func__, buffer.slot,
@@ -142,17 +139,16 @@ lade_status lade_graph_buffer_release(lade_graph_tree *tree, lade_graph_buffer b
 lade_status lade_graph_buffer_record_stream(lade_graph_tree *tree, lade_graph_buffer buffer, lade_stream stream) {
   ladei_tree_slot *slot = NULL;
   ladei_stream resolved;
-  lade_status status = buffer_lock(tree, __func__, buffer, true, &slot);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(buffer_lock(tree, __func__, buffer, true, &slot));
   bool outside = slot->storage->outside;
   void *address = (void *)(uintptr_t)slot->address;
   ladei_lock_release(&tree->lock);
-  status = ladei_tree_ops(tree)->stream_resolve(tree->runtime->self, stream, &resolved);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_tree_ops(tree)->stream_resolve(tree->runtime->self, stream, &resolved));
   if (resolved.device != tree->device)
     return ladei_error_argument(__func__, "stream", "one of the tree's device", "of device %d", resolved.device);
   int cancellation = ladei_cancellation_hold(); /* a cancelled thread would leak the event */
-  status = outside ? lade_device_record_stream(tree->outside, address, stream) : ladei_tree_order_note(tree, &resolved);
+  lade_status status =
+      outside ? lade_device_record_stream(tree->outside, address, stream) : ladei_tree_order_note(tree, &resolved);
   ladei_cancellation_resume(cancellation);
   return status;
 }

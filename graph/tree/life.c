@@ -301,16 +301,14 @@ lade_status lade_graph_tree_function_remove(lade_graph_tree *tree, lade_graph_fu
 /* ---- Steps ------------------------------------------------------------------------------------------------------- */
 
 lade_status lade_graph_tree_step(lade_graph_tree *tree) {
-  lade_status status = ladei_tree_enter(tree, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_tree_enter(tree, __func__));
   tree->core.marks++;
   ladei_tree_leave(tree);
   return LADE_OK;
 }
 
 lade_status lade_graph_tree_backward_done(lade_graph_tree *tree) {
-  lade_status status = ladei_tree_enter(tree, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_tree_enter(tree, __func__));
   tree->core.pending = false;
   ladei_tree_leave(tree);
   return LADE_OK;
@@ -319,8 +317,7 @@ lade_status lade_graph_tree_backward_done(lade_graph_tree *tree) {
 lade_status ladei_tree_fail_next(lade_graph_tree *tree, uint32_t faults) {
   if ((faults & ~(uint32_t)(2 * LADEI_TREE_FAULT_LAUNCH - 1)) != 0)
     return ladei_error_argument(__func__, "faults", "LADEI_TREE_FAULT_... flags only", "0x%x", faults);
-  lade_status status = ladei_tree_enter(tree, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_tree_enter(tree, __func__));
   tree->faults |= faults;
   ladei_tree_leave(tree);
   return LADE_OK;
@@ -329,8 +326,7 @@ lade_status ladei_tree_fail_next(lade_graph_tree *tree, uint32_t faults) {
 lade_status lade_graph_tree_log_set(lade_graph_tree *tree, lade_graph_log log, void *user, lade_graph_log_level level) {
   if ((unsigned)level > LADE_GRAPH_LOG_ALL)
     return ladei_error_argument(__func__, "level", "a lade_graph_log_level", "%d", (int)level);
-  lade_status status = ladei_tree_enter(tree, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_tree_enter(tree, __func__));
   tree->log = log;
   tree->log_user = user;
   tree->log_level = log == NULL ? LADE_GRAPH_LOG_OFF : level;
@@ -379,9 +375,8 @@ static lade_status pool_take(lade_graph_tree *tree, lade_device_pool_id id) {
 
 static lade_status stream_make(lade_graph_tree *tree) {
   lade_stream stream = NULL;
-  lade_status status = lade_stream_create(tree->runtime, tree->device, &stream);
-  if (status != LADE_OK) return status;
-  status = ladei_tree_ops(tree)->stream_resolve(tree->runtime->self, stream, &tree->stream);
+  LADEI_TRY(lade_stream_create(tree->runtime, tree->device, &stream));
+  lade_status status = ladei_tree_ops(tree)->stream_resolve(tree->runtime->self, stream, &tree->stream);
   if (status != LADE_OK) (void)lade_stream_destroy(tree->runtime, stream);
   return status;
 }
@@ -399,9 +394,8 @@ static void tree_free(lade_graph_tree *tree) {
 }
 
 static lade_status tree_open(lade_graph_tree *tree, const lade_graph_tree_options *options) {
-  lade_status status = ladei_runtime_acquire(tree->runtime);
-  if (status != LADE_OK) return status;
-  status = ladei_event_pool_create(tree->runtime, &tree->events);
+  LADEI_TRY(ladei_runtime_acquire(tree->runtime));
+  lade_status status = ladei_event_pool_create(tree->runtime, &tree->events);
   if (status != LADE_OK) goto fail_runtime;
   status = stream_make(tree);
   if (status != LADE_OK) goto fail_events;
@@ -519,10 +513,9 @@ static void tree_close(lade_graph_tree *tree) {
 
 lade_status lade_graph_tree_destroy(lade_graph_tree *tree, bool wait) {
   if (tree == NULL) return LADE_OK;
-  lade_status status = ladei_tree_enter(tree, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_tree_enter(tree, __func__));
   int cancellation = ladei_cancellation_hold();
-  status = ladei_tree_awake_begin(tree, __func__);
+  lade_status status = ladei_tree_awake_begin(tree, __func__);
   if (status == LADE_OK) ladei_tree_awake_end(tree); /* it may wait for buffers */
   ladei_lock_acquire(&tree->lock);
   if (status == LADE_OK && !buffers_await(tree, wait && ladei_thread.trees == 1))

@@ -22,9 +22,8 @@ static lade_status segments_read(lade_graph_tree *tree) {
 static lade_status pool_reserve(lade_graph_tree *tree, size_t bytes) {
   ladei_tree_routes routes;
   void *block = NULL;
-  lade_status status = ladei_tree_routes_begin(tree, false, &routes);
-  if (status != LADE_OK) return status;
-  status = lade_device_alloc(tree->allocator, bytes, tree->stream.handle, &block);
+  LADEI_TRY(ladei_tree_routes_begin(tree, false, &routes));
+  lade_status status = lade_device_alloc(tree->allocator, bytes, tree->stream.handle, &block);
   ladei_tree_routes_end(tree, &routes);
   if (status != LADE_OK) return status;
   ladei_tree_block_free(tree, (uint64_t)(uintptr_t)block);
@@ -33,10 +32,9 @@ static lade_status pool_reserve(lade_graph_tree *tree, size_t bytes) {
 
 lade_status lade_graph_tree_reserve(lade_graph_tree *tree, size_t bytes) {
   if (bytes == 0) return ladei_error_argument(__func__, "bytes", "from 1 on", "0");
-  lade_status status = ladei_tree_enter(tree, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_tree_enter(tree, __func__));
   int cancellation = ladei_cancellation_hold();
-  status = ladei_tree_awake_begin(tree, __func__);
+  lade_status status = ladei_tree_awake_begin(tree, __func__);
   if (status == LADE_OK) {
     status = pool_reserve(tree, bytes);
     ladei_tree_awake_end(tree);
@@ -89,10 +87,9 @@ static lade_status pool_trim(lade_graph_tree *tree, uint64_t *out_bytes) {
 }
 
 lade_status lade_graph_tree_trim(lade_graph_tree *tree, uint64_t *out_bytes) {
-  lade_status status = ladei_tree_enter(tree, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_tree_enter(tree, __func__));
   int cancellation = ladei_cancellation_hold();
-  status = ladei_tree_awake_begin(tree, __func__);
+  lade_status status = ladei_tree_awake_begin(tree, __func__);
   if (status == LADE_OK) {
     status = pool_trim(tree, out_bytes);
     lade_status read = segments_read(tree);

@@ -30,9 +30,8 @@ static bool same_stream(const ladei_stream *a, const ladei_stream *b) {
 
 static lade_status event_on(lade_graph_tree *tree, const ladei_stream *stream, ladei_event **out) {
   ladei_lock_assert_none_held();
-  lade_status status = ladei_event_pool_acquire(tree->events, stream->context, out);
-  if (status != LADE_OK) return status;
-  status = ladei_tree_ops(tree)->event_record(tree->runtime->self, (*out)->handle, stream);
+  LADEI_TRY(ladei_event_pool_acquire(tree->events, stream->context, out));
+  lade_status status = ladei_tree_ops(tree)->event_record(tree->runtime->self, (*out)->handle, stream);
   if (status != LADE_OK) ladei_event_pool_discard(tree->events, *out);
   return status;
 }
@@ -44,9 +43,8 @@ static lade_status event_wait(lade_graph_tree *tree, const ladei_stream *stream,
 lade_status ladei_tree_order_between(lade_graph_tree *tree, const ladei_stream *from, const ladei_stream *to) {
   ladei_event *event = NULL;
   if (same_stream(from, to)) return LADE_OK;
-  lade_status status = event_on(tree, from, &event);
-  if (status != LADE_OK) return status;
-  status = event_wait(tree, to, event);
+  LADEI_TRY(event_on(tree, from, &event));
+  lade_status status = event_wait(tree, to, event);
   ladei_event_pool_release(tree->events, event);
   return status;
 }
@@ -254,10 +252,9 @@ static lade_status stream_retire(lade_graph_tree *tree, const ladei_stream *stre
 
 lade_status lade_graph_tree_stream_retire(lade_graph_tree *tree, lade_stream stream) {
   ladei_stream resolved;
-  lade_status status = ladei_tree_enter(tree, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_tree_enter(tree, __func__));
   int cancellation = ladei_cancellation_hold();
-  status = ladei_tree_ops(tree)->stream_resolve(tree->runtime->self, stream, &resolved);
+  lade_status status = ladei_tree_ops(tree)->stream_resolve(tree->runtime->self, stream, &resolved);
   if (status == LADE_OK) status = stream_retire(tree, &resolved, __func__);
   if (status == LADE_OK) status = lade_device_stream_retire(tree->outside, stream); /* of eager runs */
   ladei_tree_leave(tree);

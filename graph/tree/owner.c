@@ -47,8 +47,7 @@ void ladei_tree_own_locked(lade_graph_tree *tree) {
 }
 
 lade_status ladei_tree_enter(lade_graph_tree *tree, const char *call) {
-  lade_status status = tree_check(tree, call);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(tree_check(tree, call));
   uint64_t self = ladei_thread_number();
   ladei_lock_acquire(&tree->lock);
   bool inside = tree->owned && tree->owner == self;
@@ -69,15 +68,13 @@ static bool is_inside(lade_graph_tree *tree) {
 /* In a run of another tree requests go to that tree's pool, and its recording would miss this run's work. */
 lade_status ladei_tree_enter_run(lade_graph_tree *tree, const char *call) {
   if (!ladei_thread.in_run) return ladei_tree_enter(tree, call);
-  lade_status status = tree_check(tree, call);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(tree_check(tree, call));
   if (is_inside(tree)) return busy_inside(call);
   return ladei_error(LADE_ERR_BUSY, 0, "%s: called from within a body or callback of a run of another tree", call);
 }
 
 lade_status ladei_tree_enter_reading(lade_graph_tree *tree, const char *call, bool *out_inside) {
-  lade_status status = tree_check(tree, call);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(tree_check(tree, call));
   *out_inside = is_inside(tree);
   return *out_inside ? LADE_OK : ladei_tree_enter(tree, call);
 }

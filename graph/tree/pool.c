@@ -21,9 +21,8 @@ static const char create_call[] = "lade_graph_tree_create";
 
 static lade_status pool_read_empty(lade_graph_tree *tree) {
   ladei_tree_blocks blocks = {0};
-  lade_status status = ladei_tree_awake_begin(tree, create_call);
-  if (status != LADE_OK) return status;
-  status = ladei_tree_pool_read(tree, &blocks);
+  LADEI_TRY(ladei_tree_awake_begin(tree, create_call));
+  lade_status status = ladei_tree_pool_read(tree, &blocks);
   ladei_tree_awake_end(tree);
   free(blocks.list);
   if (status != LADE_OK || blocks.count == 0) return status;

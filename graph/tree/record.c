@@ -108,9 +108,8 @@ static lade_status capture(ladei_tree_run *run, ladei_tree_context *context, lad
 
 static lade_status record_body(ladei_tree_run *run, ladei_tree_context *context, ladei_tree_native *native) {
   ladei_tree_routes routes;
-  lade_status status = ladei_tree_routes_begin(run->tree, true, &routes);
-  if (status != LADE_OK) return status;
-  status = capture(run, context, native);
+  LADEI_TRY(ladei_tree_routes_begin(run->tree, true, &routes));
+  lade_status status = capture(run, context, native);
   ladei_tree_routes_end(run->tree, &routes);
   lade_error error;
   ladei_error_save(&error);

@@ -48,17 +48,15 @@ lade_status lade_graph_tree_stats_get(lade_graph_tree *tree, lade_graph_tree_sta
   bool inside = false;
   lade_graph_tree_stats own;
   if (stats == NULL) return ladei_error_null(__func__, "stats");
-  lade_status status = ladei_tree_enter_reading(tree, __func__, &inside);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_tree_enter_reading(tree, __func__, &inside));
   stats_complete(tree, &own);
   reading_leave(tree, inside);
   return ladei_stats_write("lade_graph_tree_stats", &own, sizeof own, stats);
 }
 
 lade_status ladei_tree_verify(lade_graph_tree *tree) {
-  lade_status status = ladei_tree_enter(tree, __func__);
-  if (status != LADE_OK) return status;
-  status = ladei_tree_awake_begin(tree, __func__);
+  LADEI_TRY(ladei_tree_enter(tree, __func__));
+  lade_status status = ladei_tree_awake_begin(tree, __func__);
   if (status == LADE_OK) {
     status = ladei_tree_check(tree);
     ladei_tree_awake_end(tree);

@@ -80,8 +80,7 @@ static lade_status inputs_carry(ladei_tree_run *run) {
 
 lade_status ladei_tree_path_end(ladei_tree_run *run) {
   lade_graph_tree *tree = run->tree;
-  lade_status status = inputs_carry(run);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(inputs_carry(run));
   ladei_tree_path_free_blocks(tree, &tree->core.path);
   ladei_lock_acquire(&tree->lock);
   ladei_tree_path_leave(&tree->core, &tree->ending);
@@ -238,9 +237,8 @@ static lade_status copies_submit(ladei_tree_run *run, size_t count) {
     tree->no_copy_batch = true;
   }
   for (size_t i = 0; i < count; i++) {
-    lade_status status = ops->copy(tree->runtime->self, LADEI_COPY_D2D, tree->destinations[i], tree->sources[i],
-                                   tree->sizes[i], &run->stream);
-    if (status != LADE_OK) return status;
+    LADEI_TRY(ops->copy(tree->runtime->self, LADEI_COPY_D2D, tree->destinations[i], tree->sources[i], tree->sizes[i],
+                        &run->stream));
   }
   return LADE_OK;
 }
@@ -366,11 +364,9 @@ lade_status ladei_tree_eager(ladei_tree_run *run, uint32_t reason) {
 static lade_status warmup_body(ladei_tree_run *run, ladei_tree_context *context) {
   lade_graph_tree *tree = run->tree;
   ladei_tree_routes routes;
-  lade_status status = ladei_tree_order_between(tree, &run->stream, &tree->stream);
-  if (status != LADE_OK) return status;
-  status = ladei_tree_routes_begin(tree, false, &routes);
-  if (status != LADE_OK) return status;
-  status = ladei_tree_context_call(context);
+  LADEI_TRY(ladei_tree_order_between(tree, &run->stream, &tree->stream));
+  LADEI_TRY(ladei_tree_routes_begin(tree, false, &routes));
+  lade_status status = ladei_tree_context_call(context);
   ladei_tree_routes_end(tree, &routes);
   lade_error first;
   ladei_error_save(&first);

@@ -73,10 +73,10 @@ static lade_status budget_charge(lade_pinned_pool *pool, uint64_t bytes) {
 static lade_status entry_pin(lade_pinned_pool *pool, const ladei_pinned_adopted *entry, uint32_t flags) {
   const lade_runtime *runtime = pool->runtime;
   lade_error error;
-  lade_status status = budget_charge(pool, entry->charged);
-  if (status != LADE_OK) return status;
-  status = runtime->ops->host_register(runtime->self, pool->settings.device, entry->base, entry->bytes,
-                                       (flags & LADE_PINNED_ADOPT_READ_ONLY) != 0 ? LADEI_HOST_READ_ONLY : 0);
+  LADEI_TRY(budget_charge(pool, entry->charged));
+  lade_status status =
+      runtime->ops->host_register(runtime->self, pool->settings.device, entry->base, entry->bytes,
+                                  (flags & LADE_PINNED_ADOPT_READ_ONLY) != 0 ? LADEI_HOST_READ_ONLY : 0);
   if (status == LADE_OK) return LADE_OK;
   ladei_error_save(&error);
   if (entry->charged > 0) ladei_pinned_budget_credit(&pool->budget, entry->charged);

@@ -404,8 +404,7 @@ static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const ch
                                  ladei_pinned_history_call *history, freed_block *out) {
   for (;;) {
     ladei_pinned_lookup found;
-    lade_status status = in_use_find(pool, pointer, call, &found);
-    if (status != LADE_OK) return status;
+    LADEI_TRY(in_use_find(pool, pointer, call, &found));
     if ((uintptr_t)pointer != found.address) return inside(pointer, &found, call);
     bool noted = ladei_retire_ticket_noted(&found.block->ticket);
     out->block = found.block;
@@ -434,8 +433,7 @@ static void free_count(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
 static lade_status block_take_back(lade_pinned_pool *pool, void *pointer, bool quiet, const char *call,
                                    ladei_pinned_history_call *history) {
   freed_block freed = {NULL, 0, 0, 0};
-  lade_status status = block_give_up(pool, pointer, call, history, &freed);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(block_give_up(pool, pointer, call, history, &freed));
   ladei_pinned_thread_cache *cache = ladei_pinned_call_cache(pool);
   free_count(pool, cache, &freed);
   if (ladei_pinned_word_state(freed.word) == LADEI_PINNED_BLOCK_PENDING)

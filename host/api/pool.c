@@ -324,11 +324,9 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
                                      const ladei_pinned_hooks *hooks, lade_pinned_pool **out) {
   lade_pinned_options own;
   creation with = {.options = &own, .hooks = hooks, .root = hooks->root == NULL ? "" : hooks->root};
-  lade_status status = ladei_options_read("lade_pinned_options", options, &own, sizeof own);
-  if (status != LADE_OK) return status;
-  status = ladei_runtime_acquire(runtime);
-  if (status != LADE_OK) return status;
-  status = runtime->ops->device_count(runtime->self, &with.device_count);
+  LADEI_TRY(ladei_options_read("lade_pinned_options", options, &own, sizeof own));
+  LADEI_TRY(ladei_runtime_acquire(runtime));
+  lade_status status = runtime->ops->device_count(runtime->self, &with.device_count);
   if (status == LADE_OK) status = options_check(&own, with.device_count);
   if (status != LADE_OK) goto fail_runtime;
   lade_pinned_pool *pool = pool_make(runtime, &with);
@@ -422,11 +420,10 @@ static lade_status pool_is_idle(lade_pinned_pool *pool, bool wait) {
 /* All but the last step, which cannot fail. The pool is whole after a failure. */
 static lade_status pool_wind_up(lade_pinned_pool *pool, bool wait) {
   uint64_t released;
-  lade_status status = pool_is_idle(pool, wait);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(pool_is_idle(pool, wait));
   ladei_pinned_thread_caches_wait_for_exits(pool); /* from here on no thread has a block of the pool */
   ladei_pinned_pool_drain(pool);                   /* after that: their blocks may be kept as idle runs */
-  status = ladei_pinned_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
+  lade_status status = ladei_pinned_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
   assert(status != LADE_OK || ladei_pinned_gauge_current(&pool->counters.reserved_bytes) == 0);
   if (status == LADE_OK) status = ladei_pinned_adopted_finish(pool);
   if (status == LADE_OK) status = ladei_pinned_registration_close(&pool->sources);

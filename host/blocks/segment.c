@@ -286,8 +286,7 @@ lade_status ladei_pinned_segment_check(const ladei_pinned_segment *segment) {
     if (!start_is_set(segment, page) || start_at_or_below(segment, page + pages - 1) != (ptrdiff_t)page)
       return broken(segment, "I2 (starts are marked)", page);
     if (is_free && prev_free) return broken(segment, "I3 (free neighbours are coalesced)", page);
-    lade_status status = check_inside(segment, page, pages);
-    if (status != LADE_OK) return status;
+    LADEI_TRY(check_inside(segment, page, pages));
     prev_free = is_free;
     prev_pages = pages;
     page += pages;

@@ -718,8 +718,7 @@ static lade_status check_segments(ladei_pinned_node *node) {
   ladei_lock_assert_held(&node->lock);
   node_recount sum = {0};
   for (ladei_pinned_segment *segment = node->first; segment != NULL; segment = segment->next) {
-    lade_status status = ladei_pinned_segment_check(segment);
-    if (status != LADE_OK) return status;
+    LADEI_TRY(ladei_pinned_segment_check(segment));
     recount_segment(segment, &sum);
   }
   if (sum.bytes != node->reserved_bytes) return broken(node, "I3 (reserved bytes)", node->reserved_bytes, sum.bytes);
@@ -735,8 +734,7 @@ static lade_status check_runs(const ladei_pinned_node *node) {
   uint64_t bytes = 0;
   for (unsigned class_index = 0; class_index < LADEI_PINNED_SMALL_CLASSES; class_index++) {
     for (const ladei_pinned_run *run = node->runs[class_index]; run != NULL; run = run->next) {
-      lade_status status = ladei_pinned_run_check(run);
-      if (status != LADE_OK) return status;
+      LADEI_TRY(ladei_pinned_run_check(run));
       if (ladei_pinned_run_is_full(run) || ladei_pinned_run_is_empty(run) != (run == node->idle_runs[class_index]))
         return broken(node, "I2 (runs with a free block), mask", run->free_mask, class_index);
       bytes += (unsigned)__builtin_popcount(run->free_mask) * ladei_pinned_class_bytes(class_index);

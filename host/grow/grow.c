@@ -225,10 +225,9 @@ lade_status ladei_pinned_pool_reserve(lade_pinned_pool *pool, ladei_pinned_node 
   uint64_t missing;
   ladei_pinned_segment *list = NULL, *segment;
   if (missing_bytes(node, bytes) == 0) return LADE_OK;
-  lade_status status = reserve_plan(pool, node, bytes, &missing);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(reserve_plan(pool, node, bytes, &missing));
   ladei_pinned_transit_begin(&pool->cap_wait.segments);
-  status = segments_pin(pool, node, missing, &list);
+  lade_status status = segments_pin(pool, node, missing, &list);
   while ((segment = list) != NULL) {
     list = segment->next;
     segment->next = NULL;

@@ -342,8 +342,7 @@ static lade_status seek_in_new_memory(lade_pinned_pool *pool, const ladei_pinned
 /* In the node's cache, which had nothing, after all that can be done to fill it without new memory. */
 static lade_status seek_in_cache(lade_pinned_pool *pool, const ladei_pinned_request *request,
                                  ladei_pinned_block **out) {
-  lade_status status = reclaim(pool);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(reclaim(pool));
   /* Ready blocks may be neighbours: together they are cheaper than new memory. Those that cost little come first. */
   ladei_pinned_node_collect(request->node);
   *out = cache_take(pool, request);

@@ -206,9 +206,8 @@ fail_memory:
 /* A segment of `bytes` that fits under the cap. */
 lade_status ladei_pinned_segment_pin(lade_pinned_pool *pool, const ladei_pinned_request *request, size_t bytes,
                                      ladei_pinned_segment **out) {
-  lade_status status = cap_take(pool, bytes);
-  if (status != LADE_OK) return status;
-  status = segment_pin_counted(pool, request, bytes, NULL, out);
+  LADEI_TRY(cap_take(pool, bytes));
+  lade_status status = segment_pin_counted(pool, request, bytes, NULL, out);
   if (status != LADE_OK) cap_give(pool, bytes);
   return status;
 }
@@ -306,10 +305,9 @@ static lade_status series_allow(ladei_pinned_series *own) {
 
 /* The next segment, in no node yet. */
 lade_status ladei_pinned_series_next(ladei_pinned_series *own, ladei_pinned_segment **out) {
-  lade_status status = series_allow(own);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(series_allow(own));
   size_t part = series_part(own, own->pinned);
-  status = segment_pin_counted(own->pool, &own->request, part, &own->region, out);
+  lade_status status = segment_pin_counted(own->pool, &own->request, part, &own->region, out);
   own->pinned += status == LADE_OK ? part : 0;
   assert(own->pinned <= own->counted); /* I1 */
   return status;

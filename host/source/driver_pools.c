@@ -37,9 +37,8 @@ static bool stream_get(ladei_pinned_driver_pools *own, ladei_stream *out) {
 static lade_status stream_make(const ladei_pinned_driver_pools *own, ladei_stream *out) {
   const lade_runtime *runtime = own->runtime;
   lade_stream handle = NULL;
-  lade_status status = runtime->ops->stream_create(runtime->self, own->device, 0, LADEI_STREAM_NON_BLOCKING, &handle);
-  if (status != LADE_OK) return status;
-  status = runtime->ops->stream_resolve(runtime->self, handle, out);
+  LADEI_TRY(runtime->ops->stream_create(runtime->self, own->device, 0, LADEI_STREAM_NON_BLOCKING, &handle));
+  lade_status status = runtime->ops->stream_resolve(runtime->self, handle, out);
   if (status != LADE_OK) (void)runtime->ops->stream_destroy(runtime->self, handle);
   return status;
 }
@@ -47,8 +46,7 @@ static lade_status stream_make(const ladei_pinned_driver_pools *own, ladei_strea
 static lade_status stream_acquire(ladei_pinned_driver_pools *own, ladei_stream *out) {
   ladei_stream made;
   if (stream_get(own, out)) return LADE_OK;
-  lade_status status = stream_make(own, &made);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(stream_make(own, &made));
   ladei_lock_acquire(&own->lock);
   bool late = own->has_stream;
   own->stream = late ? own->stream : made;
@@ -119,8 +117,7 @@ static lade_status pool_acquire(ladei_pinned_driver_pools *own, int node, bool s
   if (own->runtime->ops->pool_create == NULL)
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "pool: runtime %s has no driver pools", own->runtime->ops->name);
   if (pool_get(own, node, out)) return LADE_OK;
-  lade_status status = pool_make(own, node, strict, &made);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(pool_make(own, node, strict, &made));
   if (pool_keep(own, node, made)) {
     *out = made;
     return LADE_OK;
@@ -160,8 +157,7 @@ lade_status ladei_pinned_driver_pools_free(ladei_pinned_driver_pools *own, void 
   ladei_stream stream;
   lade_error saved;
   (void)stream_get(own, &stream); /* there since the memory was allocated */
-  lade_status status = runtime->ops->pool_free(runtime->self, pointer, &stream);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(runtime->ops->pool_free(runtime->self, pointer, &stream));
   /* The memory is free; if it cannot be waited for it goes back to the system with the next one. */
   ladei_error_save(&saved);
   if (runtime->ops->stream_synchronize(runtime->self, &stream) != LADE_OK) ladei_error_restore(&saved);

@@ -74,9 +74,8 @@ static lade_status area_bind(const ladei_pinned_sources *sources, const ladei_to
 /* A mapping on its node, not touched yet. */
 static lade_status area_acquire(const ladei_pinned_sources *sources, const ladei_topology *topology, int node,
                                 size_t bytes, ladei_pinned_memory *out) {
-  lade_status status = area_map(bytes, out);
-  if (status != LADE_OK) return status;
-  status = area_bind(sources, topology, node, out);
+  LADEI_TRY(area_map(bytes, out));
+  lade_status status = area_bind(sources, topology, node, out);
   if (status != LADE_OK) munmap(out->mapped, out->mapped_bytes);
   return status;
 }
@@ -185,8 +184,7 @@ static lade_status chunks_unregister(ladei_pinned_sources *sources, ladei_pinned
   while (memory->registered_bytes > 0) {
     size_t whole = sources->register_chunk_bytes == 0 ? memory->registered_bytes : sources->register_chunk_bytes;
     size_t begin = (memory->registered_bytes - 1) / whole * whole;
-    lade_status status = runtime->ops->host_unregister(runtime->self, (char *)memory->base + begin);
-    if (status != LADE_OK) return status;
+    LADEI_TRY(runtime->ops->host_unregister(runtime->self, (char *)memory->base + begin));
     memory->registered_bytes = begin;
   }
   return LADE_OK;
@@ -309,8 +307,7 @@ static lade_status pool_release(ladei_pinned_sources *sources, ladei_pinned_memo
 static lade_status pageable_acquire(ladei_pinned_sources *sources, const ladei_topology *topology, int node,
                                     size_t bytes, ladei_pinned_memory *out) {
   ladei_prefault_crew crew = crew_of(sources, topology, node);
-  lade_status status = area_acquire(sources, topology, node, bytes, out);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(area_acquire(sources, topology, node, bytes, out));
   ladei_prefault_all(&crew, out->base, bytes);
   out->source = LADE_PINNED_SOURCE_PAGEABLE;
   return LADE_OK;
@@ -470,8 +467,7 @@ static lade_status region_nodes_check(const ladei_pinned_sources *sources, ladei
 
 lade_status ladei_pinned_region_allow(ladei_pinned_sources *sources, ladei_pinned_region *region, size_t bytes) {
   if (region->area.mapped == NULL) return LADE_OK; /* asked when it is acquired */
-  lade_status status = region_nodes_check(sources, region, bytes);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(region_nodes_check(sources, region, bytes));
   region->allowed += bytes;
   ladei_prefault_allow(&region->prefault, region->allowed);
   return LADE_OK;

@@ -32,8 +32,7 @@ static int node_of_pci(lade_pinned_pool *pool, const char *bus_id) {
 
 lade_status ladei_pinned_pool_nearest_node(lade_pinned_pool *pool, int device, int *out) {
   ladei_device_properties properties;
-  lade_status status = pool->runtime->ops->device_properties(pool->runtime->self, device, &properties);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(pool->runtime->ops->device_properties(pool->runtime->self, device, &properties));
   *out = properties.numa_node < 0 ? -1 : properties.numa_node;
   /* The PCI address of a software device names no device of this machine. */
   if (*out < 0 && !pool->runtime->software_device) *out = node_of_pci(pool, properties.pci_bus_id);
@@ -43,8 +42,7 @@ lade_status ladei_pinned_pool_nearest_node(lade_pinned_pool *pool, int device, i
 /* OS index of the NUMA node to use for a device; -1: none in particular. */
 static lade_status os_node_of_device(lade_pinned_pool *pool, int device, int *out) {
   int nearest;
-  lade_status status = ladei_pinned_pool_nearest_node(pool, device, &nearest);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_pinned_pool_nearest_node(pool, device, &nearest));
   const ladei_topology *topology = nearest < 0 ? NULL : ladei_pinned_pool_topology(pool);
   *out = topology == NULL ? -1 : ladei_topology_usable_node(topology, nearest);
   return LADE_OK;

@@ -44,13 +44,11 @@ static lade_status settings_read(const lade_pair_options *options, int device, p
 }
 
 static lade_status pair_dismantle(lade_pair *pair, bool cancel) {
-  lade_status status = lade_pipeline_destroy(pair->pipeline, cancel);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(lade_pipeline_destroy(pair->pipeline, cancel));
   pair->pipeline = NULL;
-  status = lade_device_allocator_destroy(pair->allocator, true);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(lade_device_allocator_destroy(pair->allocator, true));
   pair->allocator = NULL;
-  status = lade_pinned_pool_destroy(pair->pinned, true);
+  lade_status status = lade_pinned_pool_destroy(pair->pinned, true);
   if (status == LADE_OK) pair->pinned = NULL;
   return status;
 }

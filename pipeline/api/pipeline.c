@@ -165,8 +165,7 @@ static void limits_set(lade_pipeline *pipeline) {
 
 lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *info) {
   if (pipeline == NULL) return ladei_error_null("lade_pipeline_info_get", "pipeline");
-  lade_status status = ladei_runtime_check_process(pipeline->runtime);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_runtime_check_process(pipeline->runtime));
   lade_pipeline_info own = {.struct_size = sizeof own,
                             .depth = pipeline->options.depth,
                             .readers = pipeline->options.readers,
@@ -200,8 +199,7 @@ lade_status lade_pipeline_timeline_read(lade_pipeline *pipeline, lade_timeline_e
   if (pipeline == NULL) return ladei_error_null("lade_pipeline_timeline_read", "pipeline");
   if (out == NULL && capacity > 0) return ladei_error_null("lade_pipeline_timeline_read", "out");
   if (out_count == NULL) return ladei_error_null("lade_pipeline_timeline_read", "out_count");
-  lade_status status = ladei_runtime_check_process(pipeline->runtime);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_runtime_check_process(pipeline->runtime));
   if (pipeline->timeline == NULL)
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "pipeline: made without options.timeline_events, keeps no timeline");
   ladei_lock_acquire(&pipeline->lock);
@@ -251,10 +249,8 @@ static lade_status copy_stream_destroy(lade_pipeline *pipeline, ladei_pipe_strea
 
 /* Undoes side_create; the next call tries failed steps again. */
 static lade_status side_destroy(lade_pipeline *pipeline, ladei_pipe_side *side) {
-  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) {
-    lade_status status = copy_stream_destroy(pipeline, &side->copy_streams[i]);
-    if (status != LADE_OK) return status;
-  }
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++)
+    LADEI_TRY(copy_stream_destroy(pipeline, &side->copy_streams[i]));
   return ladei_pipe_probe_destroy(pipeline->runtime, &side->probe);
 }
 

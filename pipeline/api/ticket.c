@@ -129,8 +129,7 @@ static uint64_t ready_bytes(const lade_ticket *ticket) {
 }
 
 static lade_status ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
-  lade_status status = ticket_check(ticket, "lade_ticket_query");
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ticket_check(ticket, "lade_ticket_query"));
   lade_pipeline *pipeline = ticket->pipeline;
   ladei_lock_acquire(&pipeline->lock);
   bool advance = !ticket->transfer.finished;
@@ -142,7 +141,7 @@ static lade_status ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
     call_end(pipeline);
   }
   lade_ticket_info own = {sizeof own, ticket->transfer.bytes, ticket->transfer.done_bytes, ready_bytes(ticket)};
-  status = ticket->transfer.finished ? ticket_outcome(ticket) : LADE_NOT_READY;
+  lade_status status = ticket->transfer.finished ? ticket_outcome(ticket) : LADE_NOT_READY;
   ladei_lock_release(&pipeline->lock);
   if (info != NULL) {
     lade_status written = ladei_stats_write("lade_ticket_info", &own, sizeof own, info);
@@ -176,9 +175,8 @@ static lade_status stream_wait_copy_stream(const lade_pipeline *pipeline, const 
                                            const ladei_stream *copy_stream) {
   const lade_runtime *runtime = pipeline->runtime;
   ladei_event *event;
-  lade_status status = ladei_event_pool_acquire(pipeline->events, copy_stream->context, &event);
-  if (status != LADE_OK) return status;
-  status = runtime->ops->event_record(runtime->self, event->handle, copy_stream);
+  LADEI_TRY(ladei_event_pool_acquire(pipeline->events, copy_stream->context, &event));
+  lade_status status = runtime->ops->event_record(runtime->self, event->handle, copy_stream);
   if (status == LADE_OK) status = runtime->ops->stream_wait_event(runtime->self, stream, event->handle);
   /* A later record of the same event does not touch the wait that is queued. */
   ladei_event_pool_release(pipeline->events, event);
@@ -239,8 +237,7 @@ static lade_status stream_wait_prefix(lade_stream stream, lade_ticket *ticket, u
 }
 
 static lade_status stream_wait(lade_stream stream, lade_ticket *ticket, const uint64_t *bytes, const char *call) {
-  lade_status status = ticket_check(ticket, call);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ticket_check(ticket, call));
   uint64_t all = ticket->transfer.bytes;
   if (bytes != NULL && *bytes > all) {
     char expected[64];
@@ -248,7 +245,7 @@ static lade_status stream_wait(lade_stream stream, lade_ticket *ticket, const ui
     return ladei_error_argument(call, "bytes", expected, "%llu", (unsigned long long)*bytes);
   }
   int cancellation = ladei_cancellation_hold();
-  status = stream_wait_prefix(stream, ticket, bytes != NULL ? *bytes : all);
+  lade_status status = stream_wait_prefix(stream, ticket, bytes != NULL ? *bytes : all);
   ladei_cancellation_resume(cancellation);
   return status;
 }
@@ -278,8 +275,7 @@ void ladei_pipe_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticke
 /* Changes an unfinished transfer, with the lock, and lets the driver look at it. */
 static lade_status ticket_change(lade_ticket *ticket, void (*change)(lade_pipeline *, lade_ticket *),
                                  const char *call) {
-  lade_status status = ticket_check(ticket, call);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ticket_check(ticket, call));
   lade_pipeline *pipeline = ticket->pipeline;
   ladei_lock_acquire(&pipeline->lock);
   bool finished = ticket->transfer.finished;

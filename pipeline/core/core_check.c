@@ -67,10 +67,8 @@ static lade_status check_copy_stream(const ladei_pipe_copy_stream *copy_stream, 
 static lade_status check_lists(const ladei_pipe_ring *ring) {
   unsigned copied = 0;
   unsigned covered = 0;
-  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) {
-    lade_status status = check_copy_stream(&ring->copy_streams[i], &copied, &covered);
-    if (status != LADE_OK) return status;
-  }
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++)
+    LADEI_TRY(check_copy_stream(&ring->copy_streams[i], &copied, &covered));
   if (list_count(&ring->lists.empty, LADEI_PIPE_SLOT_EMPTY) != state_count(ring, LADEI_PIPE_SLOT_EMPTY) ||
       list_count(&ring->lists.free, LADEI_PIPE_SLOT_FREE) != state_count(ring, LADEI_PIPE_SLOT_FREE) ||
       list_count(&ring->lists.ready, LADEI_PIPE_SLOT_READY) != state_count(ring, LADEI_PIPE_SLOT_READY) ||

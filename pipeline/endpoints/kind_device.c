@@ -40,12 +40,11 @@ static lade_status device_copy(ladei_pipe_copies *copies, const ladei_pipe_exten
   int other = extent->piece->host.fd;
   char *here = extent->device;
   char *there = (char *)extent->piece->host.memory + extent->offset;
-  lade_status status = ladei_pipe_copies_submit(copies);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_pipe_copies_submit(copies));
   char *dst = copies->to_device ? here : there;
   char *src = copies->to_device ? there : here;
-  status = ladei_copy_between(runtime, dst, copies->to_device ? own : other, src, copies->to_device ? other : own,
-                              extent->bytes, copies->stream);
+  lade_status status = ladei_copy_between(runtime, dst, copies->to_device ? own : other, src,
+                                          copies->to_device ? other : own, extent->bytes, copies->stream);
   if (status == LADE_OK) ladei_pipe_copies_count(copies);
   return status;
 }

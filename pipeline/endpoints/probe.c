@@ -51,8 +51,7 @@ lade_status ladei_pipe_probe_destroy(const lade_runtime *runtime, ladei_pipe_pro
   lade_event *events[] = {&probe->begin, &probe->end};
   for (size_t i = 0; i < 2; i++) {
     if (*events[i] != NULL) {
-      lade_status status = runtime->ops->event_destroy(runtime->self, *events[i]);
-      if (status != LADE_OK) return status;
+      LADEI_TRY(runtime->ops->event_destroy(runtime->self, *events[i]));
       *events[i] = NULL;
     }
   }

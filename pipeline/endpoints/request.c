@@ -60,13 +60,12 @@ static lade_status numbers_check(const ladei_pipe_request *request, const ladei_
 static lade_status endpoint_check(const ladei_pipe_request *request, const lade_endpoint *host, uint64_t before,
                                   uint64_t bytes) {
   const ladei_pipe_endpoint_kind *kind = ladei_pipe_endpoint_kind_of(host->kind);
-  lade_status status = bytes_check(request, before, bytes);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(bytes_check(request, before, bytes));
   if (kind == NULL) {
     return ladei_error_argument(call, ladei_pipe_field_of(request, "host.kind").name, "a lade_endpoint_kind", "%d",
                                 host->kind);
   }
-  status = kind->check(request, host, bytes);
+  lade_status status = kind->check(request, host, bytes);
   return status == LADE_OK ? flags_check(request, kind, host) : status;
 }
 

@@ -64,10 +64,7 @@ static lade_status api_load(const char *library_name, void *library, cuda_api *o
                        "runtime \"cuda\": %s lacks cuGetProcAddress_v2; lade needs the driver of CUDA 12.0 or newer",
                        library_name);
   }
-  for (size_t i = 0; i < ENTRY_POINT_COUNT; i++) {
-    lade_status status = entry_point_load(get_proc_address, &entry_points[i], out);
-    if (status != LADE_OK) return status;
-  }
+  for (size_t i = 0; i < ENTRY_POINT_COUNT; i++) LADEI_TRY(entry_point_load(get_proc_address, &entry_points[i], out));
   return LADE_OK;
 }
 

@@ -21,9 +21,8 @@ static lade_status open_cuda(const lade_runtime_options *options, lade_runtime *
 #ifdef LADE_HAVE_CUDA_HEADERS
   const lade_runtime_ops *ops;
   void *self;
-  lade_status status = ladei_cuda_open(&ops, &self);
-  if (status != LADE_OK) return status;
-  status = ladei_runtime_adopt(ops, self, NULL, out);
+  LADEI_TRY(ladei_cuda_open(&ops, &self));
+  lade_status status = ladei_runtime_adopt(ops, self, NULL, out);
   if (status != LADE_OK) ops->close(self);
   return status;
 #else
@@ -35,9 +34,8 @@ static lade_status open_cuda(const lade_runtime_options *options, lade_runtime *
 static lade_status open_soft(bool virtual_time, const lade_runtime_options *options, lade_runtime **out) {
   const lade_runtime_ops *ops;
   void *self;
-  lade_status status = ladei_soft_open(virtual_time, options->soft, &ops, &self);
-  if (status != LADE_OK) return status;
-  status = ladei_runtime_adopt(ops, self, self, out);
+  LADEI_TRY(ladei_soft_open(virtual_time, options->soft, &ops, &self));
+  lade_status status = ladei_runtime_adopt(ops, self, self, out);
   if (status != LADE_OK) ops->close(self);
   return status;
 }
@@ -83,8 +81,7 @@ static lade_status bad_name(const char *name) {
 lade_status lade_runtime_open(const char *name, const lade_runtime_options *options, lade_runtime **out) {
   if (out == NULL) return ladei_error_null("lade_runtime_open", "out");
   lade_runtime_options own;
-  lade_status status = ladei_options_read("lade_runtime_options", options, &own, sizeof own);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_options_read("lade_runtime_options", options, &own, sizeof own));
   if (name == NULL) return open_best(&own, out);
   for (size_t i = 0; i < IMPLEMENTATIONS; i++)
     if (strcmp(name, implementations[i].name) == 0) return implementations[i].open(&own, out);

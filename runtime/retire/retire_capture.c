@@ -205,10 +205,9 @@ static void nothing(void *user) { (void)user; }
 static lade_status graph_capture(ladei_retire *retire, const ladei_stream *stream, ladei_graph *out) {
   const lade_runtime_ops *driver = ladei_retire_driver(retire);
   void *self = retire->runtime->self;
-  lade_status status = driver->capture_begin(self, stream, LADEI_CAPTURE_RELAXED);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(driver->capture_begin(self, stream, LADEI_CAPTURE_RELAXED));
   lade_status noted = driver->host_function(self, stream, nothing, NULL);
-  status = driver->capture_end(self, stream, out);
+  lade_status status = driver->capture_end(self, stream, out);
   if (status == LADE_OK && noted != LADE_OK) (void)driver->graph_destroy(self, *out);
   return noted != LADE_OK ? noted : status;
 }
@@ -220,9 +219,8 @@ static lade_status fence_send(ladei_retire *retire, const ladei_stream *stream, 
   void *self = retire->runtime->self;
   ladei_graph graph;
   ladei_graph_exec exec = NULL;
-  lade_status status = graph_capture(retire, stream, &graph);
-  if (status != LADE_OK) return status;
-  status = object_tie(retire, fence_pass, fence, graph, out_known);
+  LADEI_TRY(graph_capture(retire, stream, &graph));
+  lade_status status = object_tie(retire, fence_pass, fence, graph, out_known);
   if (status == LADE_OK) status = driver->graph_instantiate(self, graph, &exec);
   if (status == LADE_OK) status = driver->graph_launch(self, exec, stream);
   (void)driver->graph_destroy(self, graph);
@@ -235,9 +233,8 @@ static lade_status fence_make(ladei_retire *retire, int device, ladei_retire_fen
   void *self = retire->runtime->self;
   lade_stream handle;
   ladei_stream stream;
-  lade_status status = driver->stream_create(self, device, 0, LADEI_STREAM_NON_BLOCKING, &handle);
-  if (status != LADE_OK) return status;
-  status = driver->stream_resolve(self, handle, &stream);
+  LADEI_TRY(driver->stream_create(self, device, 0, LADEI_STREAM_NON_BLOCKING, &handle));
+  lade_status status = driver->stream_resolve(self, handle, &stream);
   if (status == LADE_OK) status = fence_send(retire, &stream, fence, out_known);
   (void)driver->stream_destroy(self, handle);
   return status;

@@ -66,8 +66,7 @@ lade_status ladei_retire_create(lade_runtime *runtime, const ladei_retire_option
   if (options == NULL) return ladei_error_null("ladei_retire_create", "options");
   if (options->done == NULL) return ladei_error_null("ladei_retire_create", "options.done");
   if (runtime == NULL) return ladei_error_null("ladei_retire_create", "runtime");
-  lade_status status = ladei_runtime_check_process(runtime);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_runtime_check_process(runtime));
   ladei_retire *retire = aligned_alloc(_Alignof(ladei_retire), sizeof *retire);
   if (retire == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "retire: no memory for %zu bytes", sizeof *retire);
@@ -79,7 +78,7 @@ lade_status ladei_retire_create(lade_runtime *runtime, const ladei_retire_option
   ladei_retire_queues_init(retire);
   TAILQ_INIT(&retire->idle);
   ladei_slab_init(&retire->uses, sizeof(ladei_retire_use));
-  status = ladei_retire_capture_box_create(&retire->captures);
+  lade_status status = ladei_retire_capture_box_create(&retire->captures);
   if (status == LADE_OK) status = ladei_event_pool_create(runtime, &retire->events);
   if (status != LADE_OK) {
     retire_free(retire);
@@ -90,9 +89,8 @@ lade_status ladei_retire_create(lade_runtime *runtime, const ladei_retire_option
 }
 
 lade_status ladei_retire_settle(ladei_retire *retire, bool wait, uint64_t *pending) {
-  lade_status status = ladei_runtime_check_process(retire->runtime);
-  if (status != LADE_OK) return status;
-  status = ladei_retire_poll(retire, LADEI_POLL_CLOSE, NULL);
+  LADEI_TRY(ladei_runtime_check_process(retire->runtime));
+  lade_status status = ladei_retire_poll(retire, LADEI_POLL_CLOSE, NULL);
   if (wait && atomic_load(&retire->pending_tickets) > 0) status = ladei_retire_synchronize(retire);
   uint64_t left = atomic_load(&retire->pending_tickets);
   if (left > 0 && wait && status != LADE_OK && status != LADE_NOT_READY) return status;

@@ -200,9 +200,8 @@ lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_retire_ticket *
 static lade_status now_event(ladei_retire *retire, const ladei_stream *stream, ladei_event **out) {
   void *self = retire->runtime->self;
   ladei_event *event;
-  lade_status status = ladei_event_pool_acquire(retire->events, stream->context, &event);
-  if (status != LADE_OK) return status;
-  status = ladei_retire_driver(retire)->event_record(self, event->handle, stream);
+  LADEI_TRY(ladei_event_pool_acquire(retire->events, stream->context, &event));
+  lade_status status = ladei_retire_driver(retire)->event_record(self, event->handle, stream);
   if (status == LADE_OK && stream->kind != LADEI_STREAM_PER_THREAD) {
     /* Another thread may just have begun a capture of the stream: the event is in it then, and must not be queried
      * while it lasts; if it is over, the query says so. */
@@ -262,11 +261,10 @@ static lade_status note_now(ladei_retire *retire, ladei_retire_ticket *ticket, c
                             unsigned flags) {
   ladei_event *event;
   uint64_t began = atomic_load_explicit(&retire->sequence, memory_order_acquire);
-  lade_status status = now_event(retire, stream, &event);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(now_event(retire, stream, &event));
   ladei_lock_acquire(&retire->lock);
   retire->counters.events_recorded++;
-  status = now_link(retire, ticket, stream, flags, began, &event);
+  lade_status status = now_link(retire, ticket, stream, flags, began, &event);
   if (event != NULL) ladei_event_pool_release(retire->events, event);
   ladei_lock_release(&retire->lock);
   return status;

@@ -516,8 +516,7 @@ static lade_status uses_check(const ladei_retire_queue *queue, uint64_t *records
 
 static lade_status queue_check(const ladei_retire_queue *queue, uint64_t *records) {
   uint64_t own = 0;
-  lade_status status = uses_check(queue, &own);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(uses_check(queue, &own));
   *records += own;
   bool waits = queue->pending > 0 && queue->kind != LADEI_RETIRE_QUEUE_CAPTURE;
   if (waits ? !queue->in_active : queue->in_active && !queue->busy) return broken(queue, "Q3: among the active queues");
@@ -534,8 +533,7 @@ lade_status ladei_retire_queues_check(ladei_retire *retire) {
   bool busy = false;
   for (const ladei_retire_queue *queue = all_first(&retire->all); queue != NULL;
        queue = all_after(&retire->all, queue)) {
-    lade_status status = queue_check(queue, &records);
-    if (status != LADE_OK) return status;
+    LADEI_TRY(queue_check(queue, &records));
     pending += queue->pending;
     references += queue->refs;
     inline_notes += (uint64_t)queue->inline_notes;

@@ -64,10 +64,7 @@ lade_status ladei_retire_shards_create(lade_runtime *runtime, const ladei_retire
 /* Whether all shards may be destroyed. */
 static lade_status shards_settle(ladei_retire_shards *shards, bool wait) {
   uint64_t pending = 0;
-  for (uint32_t i = 0; i < shards->count; i++) {
-    lade_status status = ladei_retire_settle(shards->shard[i], wait, &pending);
-    if (status != LADE_OK) return status;
-  }
+  for (uint32_t i = 0; i < shards->count; i++) LADEI_TRY(ladei_retire_settle(shards->shard[i], wait, &pending));
   return pending == 0 ? LADE_OK : ladei_retire_still_used(pending);
 }
 

@@ -304,9 +304,8 @@ static lade_status graphs_settle(ladei_retire *retire) {
 }
 
 static lade_status synchronize(ladei_retire *retire, unsigned flags) {
-  lade_status status = ladei_runtime_check_process(retire->runtime);
-  if (status != LADE_OK) return status;
-  status = ladei_retire_pass_run(retire, LADEI_POLL_CLOSE | flags, walk_synchronize, NULL, NULL);
+  LADEI_TRY(ladei_runtime_check_process(retire->runtime));
+  lade_status status = ladei_retire_pass_run(retire, LADEI_POLL_CLOSE | flags, walk_synchronize, NULL, NULL);
   bool captured = captures_left(retire);
   if (status != LADE_OK || !captured) return status;
   status = graphs_settle(retire);

@@ -123,10 +123,9 @@ unsigned ladei_soft_waiting(void *self) { return atomic_load(&soft_self(self)->w
 
 lade_status ladei_soft_unsafe_call(void *self, const char *what) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter_process(rt, what);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_soft_enter_process(rt, what));
   ladei_soft_lock(rt);
-  status = ladei_soft_unsafe(rt, what);
+  lade_status status = ladei_soft_unsafe(rt, what);
   return ladei_soft_unlock_with(rt, status);
 }
 

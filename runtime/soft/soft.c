@@ -232,8 +232,7 @@ static lade_status runtime_new(bool virtual_time, const lade_soft_options *optio
 lade_status ladei_soft_open(bool virtual_time, const struct lade_soft_options *options,
                             const lade_runtime_ops **out_ops, void **out_self) {
   lade_soft_options own;
-  lade_status status = ladei_options_read("lade_soft_options", options, &own, sizeof own);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_options_read("lade_soft_options", options, &own, sizeof own));
   if (own.device_count > SOFT_MAX_DEVICES || (own.devices == NULL) != (own.device_count == 0)) {
     return ladei_error_argument("lade_runtime_open", "options.soft.device_count",
                                 "at most 64, with that many descriptions in `devices`", "%llu with %s",
@@ -241,8 +240,7 @@ lade_status ladei_soft_open(bool virtual_time, const struct lade_soft_options *o
   }
   pthread_once(&ops_once, tables_fill);
   soft_runtime *rt = NULL;
-  status = runtime_new(virtual_time, &own, &rt);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(runtime_new(virtual_time, &own, &rt));
   *out_ops = virtual_time ? &sim_ops : &cpu_ops;
   *out_self = rt;
   return LADE_OK;
@@ -274,10 +272,9 @@ static void work_drain(soft_runtime *rt) {
 
 static lade_status soft_close(void *self) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_close);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_soft_enter(rt, SOFT_OP_close));
   ladei_soft_lock(rt); /* the engines still work: objects go late (I5 in run/objects.c) */
-  status = ladei_soft_close_check(rt);
+  lade_status status = ladei_soft_close_check(rt);
   ladei_soft_unlock(rt);
   if (status != LADE_OK) return status;
   work_drain(rt);

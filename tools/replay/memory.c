@@ -123,10 +123,7 @@ static void used_add(replay_memory *memory, uint64_t begin, uint64_t steps, memo
 /* ---- Ranges ------------------------------------------------------------------------------------------------------ */
 
 lade_status replay_memory_take(replay_memory *memory, uint64_t bytes, bool charged, uint64_t *out_address) {
-  if (charged) {
-    lade_status status = charge(memory, bytes);
-    if (status != LADE_OK) return status;
-  }
+  if (charged) LADEI_TRY(charge(memory, bytes));
   memory_range *live = malloc(sizeof *live);
   memory_range *used = malloc(sizeof *used);
   uint64_t address = live != NULL && used != NULL ? address_choose(memory, bytes) : 0;
@@ -154,8 +151,7 @@ lade_status replay_memory_give(replay_memory *memory, uint64_t address, bool cha
 }
 
 lade_status replay_memory_create(replay_memory *memory, uint64_t bytes, uint64_t *out_handle) {
-  lade_status status = charge(memory, bytes);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(charge(memory, bytes));
   if (!number_map_set(&memory->handles, memory->last_handle + 1, bytes)) {
     memory->charged -= bytes;
     return out_of_host_memory();

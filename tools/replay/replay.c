@@ -87,8 +87,7 @@ static lade_stream stream_at(replay *r, const trace_op *op, size_t index) {
 
 /* Those over the trace's, which cannot ask for anything but the native backend and its cache; these could. */
 static lade_status conf_merge(const char *conf, lade_config *config) {
-  lade_status status = lade_config_parse(conf, config);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(lade_config_parse(conf, config));
   const lade_device_options *options = config->device;
   if (options->backend == LADE_DEVICE_NATIVE && (options->flags & LADE_DEVICE_UNCACHED) == 0) return LADE_OK;
   return ladei_error(LADE_ERR_CONFIG, 0, "configuration: a replay needs the native backend and its cache");

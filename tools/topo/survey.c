@@ -49,9 +49,8 @@ static lade_status block_try(lade_pinned_pool *pool, survey_trial *trial) {
   lade_pinned_info info;
   void *block = NULL;
   lade_pinned_info_init(&info);
-  lade_status status = lade_pinned_alloc(pool, LADEI_PINNED_PAGE_BYTES, &block);
-  if (status != LADE_OK) return status;
-  status = lade_pinned_find(pool, block, &info);
+  LADEI_TRY(lade_pinned_alloc(pool, LADEI_PINNED_PAGE_BYTES, &block));
+  lade_status status = lade_pinned_find(pool, block, &info);
   trial->source = info.source;
   trial->numa_node = info.numa_node;
   lade_status freed = lade_pinned_free(pool, block);
@@ -121,10 +120,9 @@ static lade_status pool_look(survey *s, lade_runtime *runtime, const ladei_pinne
   ladei_pinned_limits_read(root, &s->limits);
   pages_pools_read(root, -1, &s->huge_pages);
   pages_transparent_mode(root, s->transparent_huge_pages);
-  lade_status status = ladei_pinned_pool_create(runtime, NULL, hooks, &pool);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_pinned_pool_create(runtime, NULL, hooks, &pool));
   lade_pinned_options_init(&s->pool);
-  status = lade_pinned_settings_get(pool, &s->pool);
+  lade_status status = lade_pinned_settings_get(pool, &s->pool);
   s->pool.segment_bytes = pool->settings.segment_bytes; /* lade's choice, if much is pinned */
   s->pool.prefault_threads = pool->sources.prefault_threads;
   s->cap_from_cgroup = ladei_pinned_limits_cap_is_of_group(&s->limits);

@@ -136,8 +136,7 @@ static lade_status copy_prepare(soft_runtime *rt, soft_op op, const soft_stream 
   soft_piece *pieces = ladei_soft_work_pieces(work);
   bool pageable = false;
   for (uint32_t i = 0; i < work->piece_count; i++) {
-    lade_status status = piece_find_memory(rt, op, direction, stream->device, &pieces[i]);
-    if (status != LADE_OK) return status;
+    LADEI_TRY(piece_find_memory(rt, op, direction, stream->device, &pieces[i]));
     pageable = pageable || piece_is_pageable(direction, &pieces[i]);
     if (direction == LADEI_COPY_D2D && between_devices(rt, &pieces[i])) work->engine = SOFT_ENGINE_PEER;
   }
@@ -170,11 +169,9 @@ static lade_status copy_submit(soft_runtime *rt, soft_op op, ladei_copy_directio
 static lade_status copy(void *self, ladei_copy_direction direction, void *dst, const void *src, size_t bytes,
                         const ladei_stream *resolved) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_copy);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_soft_enter(rt, SOFT_OP_copy));
   soft_work work = {.kind = SOFT_WORK_COPY, .piece_count = 1, .piece = {.dst = dst, .src = src, .bytes = bytes}};
-  status = copy_arguments(SOFT_OP_copy, direction, &work.piece);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(copy_arguments(SOFT_OP_copy, direction, &work.piece));
   work.engine = engine_of(direction);
   return copy_submit(rt, SOFT_OP_copy, direction, &work, resolved);
 }
@@ -226,8 +223,7 @@ static lade_status copy_batch(void *self, ladei_copy_direction direction, size_t
 static lade_status copy_2d(void *self, void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
                            size_t rows, const ladei_stream *resolved) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_copy_2d);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_soft_enter(rt, SOFT_OP_copy_2d));
   const soft_piece first = {.dst = dst, .src = src, .bytes = width};
   LADEI_TRY(ladei_copy_2d_check(dst_pitch, src_pitch, width, rows));
   LADEI_TRY(copy_arguments(SOFT_OP_copy_2d, LADEI_COPY_D2D, &first));
@@ -283,8 +279,7 @@ static lade_status copy_peer(void *self, void *dst, int dst_device, const void *
  */
 static lade_status sync_queue(soft_runtime *rt, soft_stream *legacy, const soft_work *work, soft_caller *caller,
                               uint64_t *out_number) {
-  lade_status status = ladei_soft_stream_join_legacy(rt, SOFT_OP_copy_sync, legacy);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_soft_stream_join_legacy(rt, SOFT_OP_copy_sync, legacy));
   soft_node *node = ladei_soft_node_new(rt);
   if (node == NULL) return ladei_soft_no_memory_to_queue(SOFT_OP_copy_sync);
   node->work = *work;
@@ -398,8 +393,7 @@ static lade_status simple_submit(soft_runtime *rt, soft_op op, soft_work *work, 
 static lade_status fill_words(void *self, void *dst, uint64_t value, unsigned width, size_t bytes,
                               const ladei_stream *resolved) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_fill);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_soft_enter(rt, SOFT_OP_fill));
   if (bytes == 0 || bytes >= LADEI_SIZE_LIMIT)
     return ladei_soft_refuse(SOFT_OP_fill, LADEI_SOFT_NATIVE_INVALID_VALUE, "bytes", "1 to 2^60 - 1", "%zu", bytes);
   soft_work work = {.kind = SOFT_WORK_FILL, .engine = SOFT_ENGINE_COMPUTE, .piece_count = 1};
@@ -420,8 +414,7 @@ lade_status ladei_soft_fill_words(void *self, void *dst, uint32_t value, size_t 
 static lade_status stream_write_value(void *self, const ladei_stream *resolved, void *address, uint64_t value,
                                       unsigned width_bits) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_write_value);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_soft_enter(rt, SOFT_OP_stream_write_value));
   const soft_op op = SOFT_OP_stream_write_value;
   if (width_bits != 32 && width_bits != 64)
     return ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_VALUE, "width_bits", "32 or 64", "%u", width_bits);
@@ -435,8 +428,7 @@ static lade_status stream_write_value(void *self, const ladei_stream *resolved, 
 
 static lade_status host_function(void *self, const ladei_stream *resolved, ladei_host_function function, void *user) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_host_function);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_soft_enter(rt, SOFT_OP_host_function));
   if (function == NULL)
     return ladei_soft_refuse(SOFT_OP_host_function, LADEI_SOFT_NATIVE_INVALID_VALUE, "function", "a function", "NULL");
   soft_work work = {.kind = SOFT_WORK_HOST, .engine = SOFT_ENGINE_HOST};

@@ -34,8 +34,7 @@ static lade_status copy_kernel_load(void *self, int ordinal) {
 }
 
 static lade_status kernel_enter(soft_runtime *rt, soft_op op, unsigned blocks, const ladei_stream *stream) {
-  lade_status status = ladei_soft_enter(rt, op);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_soft_enter(rt, op));
   if (blocks == 0) return ladei_soft_refuse(op, INVALID, "blocks", "more than 0", "0");
   ladei_soft_lock(rt);
   bool loaded =
@@ -127,8 +126,7 @@ static lade_status copy_kernel(void *self, const lade_copy_piece *pieces, size_t
                                const ladei_stream *stream) {
   soft_runtime *rt = soft_self(self);
   const soft_op op = SOFT_OP_copy_kernel;
-  lade_status status = kernel_enter(rt, op, blocks, stream);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(kernel_enter(rt, op, blocks, stream));
   LADEI_TRY(pieces_check(op, pieces, count));
   return pieces_queue(rt, op, pieces, count, NULL, NULL, stream);
 }

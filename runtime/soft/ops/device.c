@@ -107,8 +107,7 @@ static lade_status memory_info(void *self, int ordinal, size_t *out_free_bytes, 
 
 static lade_status current_device(void *self, int *out_device) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_current_device);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_soft_enter_locked(rt, SOFT_OP_current_device));
   const soft_thread *thread = ladei_soft_thread(rt, false);
   *out_device = thread == NULL ? -1 : thread->current_device;
   ladei_soft_unlock(rt);
@@ -188,8 +187,7 @@ static lade_status peer_can_access(void *self, int device, int peer, bool *out_c
 
 static lade_status peer_enable(void *self, int device, int peer) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = peer_devices(rt, SOFT_OP_peer_enable, device, peer);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(peer_devices(rt, SOFT_OP_peer_enable, device, peer));
   if (device == peer) {
     return ladei_soft_refuse(SOFT_OP_peer_enable, LADEI_SOFT_NATIVE_INVALID_DEVICE, "peer",
                              "another device than `device`", "%d", peer);

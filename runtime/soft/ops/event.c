@@ -252,12 +252,11 @@ static lade_status event_time(soft_runtime *rt, lade_event handle, uint64_t *out
 
 static lade_status event_elapsed_ns(void *self, lade_event start, lade_event end, uint64_t *out_ns) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_event_elapsed_ns);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_soft_enter(rt, SOFT_OP_event_elapsed_ns));
   uint64_t start_ns = 0, end_ns = 0;
   int32_t start_device = 0, end_device = 0;
   ladei_soft_lock(rt);
-  status = event_time(rt, start, &start_ns, &start_device);
+  lade_status status = event_time(rt, start, &start_ns, &start_device);
   if (status == LADE_OK) status = event_time(rt, end, &end_ns, &end_device);
   ladei_soft_unlock(rt);
   if (status != LADE_OK) return status;

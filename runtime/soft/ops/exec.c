@@ -197,9 +197,8 @@ static lade_status instantiate_locked(soft_runtime *rt, soft_op op, ladei_graph 
 
 static lade_status graph_instantiate(void *self, ladei_graph handle, ladei_graph_exec *out_exec) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_graph_instantiate);
-  if (status != LADE_OK) return status;
-  status = instantiate_locked(rt, SOFT_OP_graph_instantiate, handle, 0, NULL, out_exec);
+  LADEI_TRY(ladei_soft_enter_locked(rt, SOFT_OP_graph_instantiate));
+  lade_status status = instantiate_locked(rt, SOFT_OP_graph_instantiate, handle, 0, NULL, out_exec);
   return ladei_soft_unlock_with(rt, status);
 }
 
@@ -302,9 +301,8 @@ static lade_status update_locked(soft_runtime *rt, ladei_graph_exec exec_handle,
 
 static lade_status graph_exec_update(void *self, ladei_graph_exec exec, ladei_graph graph, ladei_graph_update *out) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_graph_exec_update);
-  if (status != LADE_OK) return status;
-  status = update_locked(rt, exec, graph, out);
+  LADEI_TRY(ladei_soft_enter_locked(rt, SOFT_OP_graph_exec_update));
+  lade_status status = update_locked(rt, exec, graph, out);
   ladei_soft_objects_unlock(rt);
   return status;
 }
@@ -342,13 +340,12 @@ static lade_status graph_upload(void *self, ladei_graph_exec handle, const ladei
 
 static lade_status launch_locked(soft_runtime *rt, soft_stream *stream, soft_exec *exec) {
   const soft_op op = SOFT_OP_graph_launch;
-  lade_status status = wait_for_last(rt, op, exec, stream);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(wait_for_last(rt, op, exec, stream));
   soft_work work = {.kind = SOFT_WORK_LAUNCH, .device = stream->device};
   work.body = exec->body;
   exec->body->launches++;
   exec->body->launched = true;
-  status = ladei_soft_submit(rt, op, stream, &work);
+  lade_status status = ladei_soft_submit(rt, op, stream, &work);
   if (status != LADE_OK)
     exec->body->launches--;
   else

@@ -18,13 +18,12 @@
 
 static lade_status user_object_create(void *self, ladei_host_function destroy, void *user, ladei_user_object *out) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_user_object_create);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_soft_enter(rt, SOFT_OP_user_object_create));
   if (destroy == NULL)
     return ladei_soft_refuse(SOFT_OP_user_object_create, LADEI_SOFT_NATIVE_INVALID_VALUE, "destroy", "a function",
                              "NULL");
   ladei_soft_lock(rt);
-  status = ladei_soft_device_start(rt, SOFT_OP_user_object_create, &rt->devices[0]);
+  lade_status status = ladei_soft_device_start(rt, SOFT_OP_user_object_create, &rt->devices[0]);
   soft_node *node = status == LADE_OK ? ladei_soft_node_new(rt) : NULL;
   soft_user_object *object = node == NULL ? NULL : ladei_soft_table_take(&rt->object_table);
   if (object != NULL) {
@@ -146,14 +145,13 @@ static lade_status graph_node_dependencies(void *self, ladei_graph_node handle, 
                                            size_t capacity, size_t *out_count) {
   soft_runtime *rt = soft_self(self);
   const soft_op op = SOFT_OP_graph_node_dependencies;
-  lade_status status = ladei_soft_enter_locked(rt, op);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_soft_enter_locked(rt, op));
   soft_graph *graph = NULL;
   const soft_graph_node *node = ladei_soft_graph_node_find(rt, handle, &graph);
-  status = node == NULL ? ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_VALUE, "node",
-                                            "a node of a graph that is there", "%p", (const void *)handle)
-                        : nodes_tell(rt, op, graph, node->dependencies, node->dependency_count, dependencies, capacity,
-                                     out_count);
+  lade_status status = node == NULL ? ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_VALUE, "node",
+                                                        "a node of a graph that is there", "%p", (const void *)handle)
+                                    : nodes_tell(rt, op, graph, node->dependencies, node->dependency_count,
+                                                 dependencies, capacity, out_count);
   return ladei_soft_unlock_with(rt, status);
 }
 

@@ -80,9 +80,8 @@ static lade_status device_alloc(void *self, int device_ordinal, size_t bytes, vo
 
 static lade_status device_free(void *self, int device_ordinal, void *pointer) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_device_free);
-  if (status != LADE_OK) return status;
-  status = ladei_soft_unsafe(rt, "device_free");
+  LADEI_TRY(ladei_soft_enter_locked(rt, SOFT_OP_device_free));
+  lade_status status = ladei_soft_unsafe(rt, "device_free");
   soft_range *range = range_starting(rt, pointer, SOFT_RANGE_DEVICE);
   if (status == LADE_OK && (range == NULL || range->device != device_ordinal))
     status = not_a_start(SOFT_OP_device_free, pointer);
@@ -287,8 +286,7 @@ static void attributes_of(const soft_runtime *rt, const void *pointer, ladei_poi
 
 static lade_status pointer_attributes(void *self, const void *pointer, ladei_pointer_attributes *out) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_pointer_attributes);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_soft_enter_locked(rt, SOFT_OP_pointer_attributes));
   attributes_of(rt, pointer, out);
   ladei_soft_unlock(rt);
   return LADE_OK;

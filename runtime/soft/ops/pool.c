@@ -40,9 +40,8 @@ static lade_status properties_check(soft_runtime *rt, const ladei_pool_propertie
 
 static lade_status pool_create(void *self, const ladei_pool_properties *properties, ladei_driver_pool *out_pool) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_pool_create);
-  if (status != LADE_OK) return status;
-  status = properties_check(rt, properties);
+  LADEI_TRY(ladei_soft_enter_locked(rt, SOFT_OP_pool_create));
+  lade_status status = properties_check(rt, properties);
   if (status == LADE_OK) {
     const soft_pool *pool = ladei_soft_pool_new(rt, properties);
     if (pool == NULL) status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pool_create: no memory for one more");
@@ -198,9 +197,8 @@ bool ladei_soft_is_pool_memory(void *self, const void *pointer) {
 
 static lade_status pool_free(void *self, void *pointer, const ladei_stream *resolved) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_pool_free);
-  if (status != LADE_OK) return status;
-  status = free_locked(rt, pointer, resolved);
+  LADEI_TRY(ladei_soft_enter_locked(rt, SOFT_OP_pool_free));
+  lade_status status = free_locked(rt, pointer, resolved);
   return ladei_soft_unlock_with(rt, status);
 }
 

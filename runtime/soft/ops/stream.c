@@ -115,8 +115,7 @@ static void hold_end(soft_runtime *rt, soft_stream *stream) {
 
 static lade_status stream_destroy(void *self, lade_stream handle) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_stream_destroy);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_soft_enter_locked(rt, SOFT_OP_stream_destroy));
   soft_stream_slot *slot = ladei_soft_table_find(&rt->stream_table, (uint64_t)(uintptr_t)handle);
   if (slot != NULL) {
     soft_stream *stream = slot->stream;
@@ -174,8 +173,7 @@ static lade_status stream_check_capture(soft_runtime *rt, soft_op op, const soft
 }
 
 static lade_status query_locked(soft_runtime *rt, soft_stream *stream) {
-  lade_status status = stream_check_capture(rt, SOFT_OP_stream_query, stream);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(stream_check_capture(rt, SOFT_OP_stream_query, stream));
   if (stream->kind == LADEI_STREAM_LEGACY) {
     const soft_device *device = &rt->devices[stream->device];
     for (soft_stream *other = device->blocking_streams; other != NULL; other = other->blocking_next) {
@@ -200,8 +198,7 @@ static lade_status stream_query(void *self, const ladei_stream *resolved) {
 /* Under the lock. Waits for the work that the stream has now. */
 static lade_status stream_wait_idle(soft_runtime *rt, soft_op op, soft_stream *stream) {
   uint64_t number = atomic_load(&stream->submitted);
-  lade_status status = rt->clock->wait(rt, stream, number, ladei_soft_op_name(op));
-  if (status != LADE_OK) return status;
+  LADEI_TRY(rt->clock->wait(rt, stream, number, ladei_soft_op_name(op)));
   ladei_soft_observe(stream, number);
   return atomic_load(&rt->devices[stream->device].lost) ? ladei_soft_lost(op, stream->device) : LADE_OK;
 }

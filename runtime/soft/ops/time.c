@@ -11,8 +11,7 @@
 
 static lade_status timer_add(void *self, uint64_t at_ns, ladei_host_function function, void *user) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_timer_add);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_soft_enter(rt, SOFT_OP_timer_add));
   soft_moment moment = {.at_ns = at_ns, .function = function, .user = user};
   if (function == NULL)
     return ladei_soft_refuse(SOFT_OP_timer_add, LADEI_SOFT_NATIVE_INVALID_VALUE, "function", "a function", "NULL");
@@ -22,8 +21,7 @@ static lade_status timer_add(void *self, uint64_t at_ns, ladei_host_function fun
 
 static lade_status step(void *self) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_step);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_soft_enter(rt, SOFT_OP_step));
   return ladei_soft_sim_step(rt) ? LADE_OK : LADE_NOT_READY;
 }
 

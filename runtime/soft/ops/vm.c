@@ -232,8 +232,7 @@ static lade_status map_check(soft_runtime *rt, void *address, size_t bytes, cons
 static lade_status map_locked(soft_runtime *rt, void *address, size_t bytes, ladei_vm_handle handle) {
   soft_vm *vm = ladei_soft_table_find(&rt->vm_table, handle);
   if (vm == NULL) return vm_stale(rt, SOFT_OP_vm_map, handle);
-  lade_status status = map_check(rt, address, bytes, vm);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(map_check(rt, address, bytes, vm));
   const soft_device *device = &rt->devices[vm->device];
   soft_mapping *mapping = calloc(1, sizeof *mapping);
   bool mapped = mapping != NULL;
@@ -255,9 +254,8 @@ static lade_status map_locked(soft_runtime *rt, void *address, size_t bytes, lad
 
 static lade_status vm_map(void *self, void *address, size_t bytes, ladei_vm_handle handle) {
   soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter_locked(rt, SOFT_OP_vm_map);
-  if (status != LADE_OK) return status;
-  status = map_locked(rt, address, bytes, handle);
+  LADEI_TRY(ladei_soft_enter_locked(rt, SOFT_OP_vm_map));
+  lade_status status = map_locked(rt, address, bytes, handle);
   return ladei_soft_unlock_with(rt, status);
 }
 

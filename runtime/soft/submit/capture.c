@@ -327,8 +327,7 @@ static lade_status wait_check(soft_runtime *rt, soft_op op, soft_stream *stream,
 lade_status ladei_soft_capture_wait(soft_runtime *rt, soft_op op, soft_stream *stream, soft_event *event) {
   bool captured = atomic_load(&event->word) == SOFT_EVENT_CAPTURED;
   soft_capture *capture = captured ? ladei_soft_capture_by_id(rt, event->capture_id) : NULL;
-  lade_status status = wait_check(rt, op, stream, capture);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(wait_check(rt, op, stream, capture));
   if (stream->capture == NULL) stream_enter(stream, capture);
   for (uint32_t i = 0; i < event->frontier_count; i++) {
     if (!frontier_add(stream, event->frontier[i])) {
