@@ -58,6 +58,15 @@ bool ladei_status_is_error(int32_t status);
 void ladei_error_save(lade_error *out);
 void ladei_error_restore(const lade_error *saved);
 
+/* For a clean-up of one statement. */
+#define LADEI_ASIDE(statement)                                                                                         \
+  do {                                                                                                                 \
+    lade_error ladei_aside;                                                                                            \
+    ladei_error_save(&ladei_aside);                                                                                    \
+    statement;                                                                                                         \
+    ladei_error_restore(&ladei_aside);                                                                                 \
+  } while (0)
+
 /* A recount found broken invariants, which the record says: prints it, and stops the program near the cause. */
 _Noreturn void ladei_error_stop(void);
 

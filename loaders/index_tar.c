@@ -388,9 +388,8 @@ static lade_status members_read(tar_shard *s) {
     struct archive_entry *entry;
     int result = s->lib.read_next_header(s->archive, &entry);
     if (result == ARCHIVE_EOF) return LADE_OK;
-    lade_status status = result == ARCHIVE_OK ? LADE_OK : result == ARCHIVE_WARN ? warning_check(s) : archive_failed(s);
-    if (status == LADE_OK) status = entry_add(s, entry);
-    if (status != LADE_OK) return status;
+    LADEI_TRY(result == ARCHIVE_OK ? LADE_OK : result == ARCHIVE_WARN ? warning_check(s) : archive_failed(s));
+    LADEI_TRY(entry_add(s, entry));
   }
 }
 
@@ -432,9 +431,8 @@ static lade_status global_headers_pass(tar_shard *s) {
     ssize_t count = bytes_read(s, s->next_header, header, sizeof header);
     if (count < 0) return read_error(s, s->next_header);
     if (count < TAR_BLOCK || header[AT_TYPE] != 'g') return LADE_OK;
-    lade_status status = header_padded_bytes(s, s->next_header, header, &padded);
-    if (status == LADE_OK) status = global_check(s, s->next_header, padded);
-    if (status != LADE_OK) return status;
+    LADEI_TRY(header_padded_bytes(s, s->next_header, header, &padded));
+    LADEI_TRY(global_check(s, s->next_header, padded));
     s->next_header += TAR_BLOCK + padded;
   }
 }
@@ -442,9 +440,8 @@ static lade_status global_headers_pass(tar_shard *s) {
 /* libarchive saw the end at next_header. `*out_over` false: another archive begins at next_header now. */
 static lade_status end_check(tar_shard *s, bool *out_over) {
   uint64_t content = 0, file_bytes = s->index->files[s->file].bytes;
-  lade_status status = global_headers_pass(s);
-  if (status == LADE_OK) status = zeros_pass(s, s->next_header, &content);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(global_headers_pass(s));
+  LADEI_TRY(zeros_pass(s, s->next_header, &content));
   if (content < s->next_header + TAR_BLOCK) {
     return place_error(s, s->next_header,
                        content < file_bytes ? "no header of a member, nor an end mark"

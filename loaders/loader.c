@@ -144,10 +144,7 @@ static lade_status memory_free(lade_loader *loader, ladei_loader_slot *s) {
 
 /* After a failure, whose error stays. A block that cannot be given back now is before it is used again. */
 static void memory_drop(lade_loader *loader, ladei_loader_slot *s) {
-  lade_error first;
-  ladei_error_save(&first);
-  (void)memory_free(loader, s);
-  ladei_error_restore(&first);
+  LADEI_ASIDE((void)memory_free(loader, s));
   s->capacity = 0;
 }
 

@@ -136,9 +136,8 @@ static lade_status metadata_check(const ladei_loader_save *s) {
   if (options->metadata == NULL && options->metadata_count > 0) return ladei_error_null(s->call, "options.metadata");
   for (uint64_t i = 0; i < options->metadata_count; i++) {
     const lade_metadata *entry = &options->metadata[i];
-    lade_status status = metadata_text_check(s, i, "key", entry->key);
-    if (status == LADE_OK) status = metadata_text_check(s, i, "value", entry->value);
-    if (status != LADE_OK) return status;
+    LADEI_TRY(metadata_text_check(s, i, "key", entry->key));
+    LADEI_TRY(metadata_text_check(s, i, "value", entry->value));
     if (strcmp(entry->key, LADEI_LOADER_SAVE_ID_KEY) == 0)
       return metadata_error(s, i, "key", "another key than lade's own", "\"" LADEI_LOADER_SAVE_ID_KEY "\"");
   }

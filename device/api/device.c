@@ -358,9 +358,8 @@ lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, con
   static const char call[] = "lade_device_allocator_create";
   if (runtime == NULL || out == NULL) return ladei_error_null(call, runtime == NULL ? "runtime" : "out");
   lade_device_options own;
-  lade_status status = ladei_options_read("lade_device_options", options, &own, sizeof own);
-  if (status == LADE_OK) status = ladei_device_settings_check(call, &own);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_options_read("lade_device_options", options, &own, sizeof own));
+  LADEI_TRY(ladei_device_settings_check(call, &own));
   ladei_device_settings_imply(&own);
   ladei_device_backend_setup setup = {&own, events_only};
   return allocator_create(runtime, device, ladei_device_backend_find(&own), &setup, out);

@@ -328,9 +328,8 @@ static lade_status history_enter(lade_device_allocator *allocator, const void *o
 
 lade_status lade_device_history_take(lade_device_allocator *allocator, lade_history **out) {
   ladei_history_copy copy;
-  lade_status status = history_enter(allocator, out, __func__);
-  if (status == LADE_OK) status = ladei_device_history_read(allocator, UINT64_MAX, &copy);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(history_enter(allocator, out, __func__));
+  LADEI_TRY(ladei_device_history_read(allocator, UINT64_MAX, &copy));
   lade_history *history = ladei_history_show(&copy);
   if (history == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for a copy", __func__);
   *out = history;

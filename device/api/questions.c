@@ -184,9 +184,8 @@ static const ladei_device_block *block_find(lade_device_allocator *allocator, co
 }
 
 lade_status lade_device_find(lade_device_allocator *allocator, const void *pointer, lade_device_block_info *info) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status == LADE_OK) status = ladei_device_check_heap(allocator, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
+  LADEI_TRY(ladei_device_check_heap(allocator, __func__));
   if (info == NULL) return ladei_error_null(__func__, "info");
   lade_device_block_info own = {.struct_size = sizeof own, .device = allocator->device};
   ladei_lock_acquire(&allocator->lock);

@@ -226,9 +226,8 @@ lade_status lade_device_settings_get(lade_device_allocator *allocator, lade_devi
 lade_status lade_device_settings_write(lade_device_allocator *allocator, char *buffer, size_t bytes,
                                        size_t *out_needed) {
   ladei_bounded_text text;
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status == LADE_OK) status = ladei_bounded_text_begin(&text, __func__, buffer, bytes);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
+  LADEI_TRY(ladei_bounded_text_begin(&text, __func__, buffer, bytes));
   ladei_lock_acquire(&allocator->lock);
   lade_device_options own = allocator->options;
   own.memory_fraction = allocator->limits.fraction_set ? allocator->limits.fraction : 0.0;

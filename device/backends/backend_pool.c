@@ -172,10 +172,7 @@ static lade_status pool_open(lade_device_allocator *allocator, const ladei_devic
   lade_status status = state_fill(allocator, state);
   if (status == LADE_OK) status = ladei_device_ledger_open(allocator, &pool_source, setup->options->event_batch);
   if (status == LADE_OK) return LADE_OK;
-  lade_error error;
-  ladei_error_save(&error);
-  (void)state_release(allocator);
-  ladei_error_restore(&error);
+  LADEI_ASIDE((void)state_release(allocator));
   return status;
 }
 

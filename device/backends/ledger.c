@@ -518,12 +518,8 @@ static lade_status block_free(lade_device_allocator *allocator, void *pointer) {
   }
   ladei_lock_release(&allocator->lock);
   if (status != LADE_OK) return status;
-  if (!ladei_retire_ticket_noted(&record->ticket) || !ladei_retire_add(allocator->retire, &record->ticket, false)) {
-    lade_error before;
-    ladei_error_save(&before);
-    (void)record_give(allocator, record, false); /* a refusal is tried again */
-    ladei_error_restore(&before);
-  }
+  if (!ladei_retire_ticket_noted(&record->ticket) || !ladei_retire_add(allocator->retire, &record->ticket, false))
+    LADEI_ASIDE((void)record_give(allocator, record, false)); /* a refusal is tried again */
   return_end(allocator);
   return LADE_OK;
 }

@@ -671,10 +671,7 @@ lade_status ladei_device_native_pool_resume(lade_device_allocator *allocator, la
   ladei_device_suspensions_drop(allocator);
   lade_status status = ladei_device_pool_resume_once(allocator, id);
   if (!ladei_device_is_exhausted(status)) return status;
-  lade_error refusal;
-  ladei_error_save(&refusal);
-  (void)cache_empty(allocator); /* once more without what is cached */
-  ladei_error_restore(&refusal);
+  LADEI_ASIDE((void)cache_empty(allocator)); /* once more without what is cached */
   status = ladei_device_pool_resume_once(allocator, id);
   if (status == LADE_OK) ladei_error_restore(&before);
   return status;

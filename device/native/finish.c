@@ -50,10 +50,7 @@ static lade_status event_make(lade_device_allocator *allocator, const ladei_stre
     *out = event;
     return LADE_OK;
   }
-  lade_error error;
-  ladei_error_save(&error);
-  (void)ladei_device_ops(allocator)->event_destroy(self, event);
-  ladei_error_restore(&error);
+  LADEI_ASIDE((void)ladei_device_ops(allocator)->event_destroy(self, event));
   return status;
 }
 
@@ -148,8 +145,6 @@ lade_status ladei_device_segment_finish(lade_device_allocator *allocator, const 
 
 void ladei_device_segment_legacy_resolve(lade_device_allocator *allocator, ladei_device_heap_segment *segment) {
   if (segment->stream.kind != LADEI_STREAM_PER_THREAD) return;
-  lade_error error;
-  ladei_error_save(&error);
-  (void)ladei_device_ops(allocator)->stream_resolve(allocator->runtime->self, LADE_STREAM_LEGACY, &segment->legacy);
-  ladei_error_restore(&error);
+  LADEI_ASIDE((void)ladei_device_ops(allocator)->stream_resolve(allocator->runtime->self, LADE_STREAM_LEGACY,
+                                                                &segment->legacy));
 }

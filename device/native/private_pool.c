@@ -228,9 +228,8 @@ static lade_status pool_enter(lade_device_allocator *allocator, lade_device_pool
     if ((pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0 && !heap->settings.reference)
       return ladei_device_pool_refused("lade_device_pool_begin", id, "with LADE_DEVICE_POOL_USE_ON_OOM",
                                        "a pool that lends nothing: graphs keep its memory");
-    lade_status status = ladei_device_suspended_refuse(allocator, "lade_device_pool_begin", pool);
-    if (status == LADE_OK) status = ladei_device_tree_refuse(allocator, "lade_device_pool_begin", pool);
-    if (status != LADE_OK) return status;
+    LADEI_TRY(ladei_device_suspended_refuse(allocator, "lade_device_pool_begin", pool));
+    LADEI_TRY(ladei_device_tree_refuse(allocator, "lade_device_pool_begin", pool));
     pool->use_count++;
   } else {
     pool = pool_create(id, 0);

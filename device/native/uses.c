@@ -122,10 +122,7 @@ void ladei_device_uses_settle_deferred(lade_device_allocator *allocator) {
 uint64_t ladei_device_capture_of(const lade_device_allocator *allocator, const ladei_stream *stream) {
   ladei_lock_assert_none_held();
   ladei_capture_info info = {.status = LADEI_CAPTURE_NONE};
-  lade_error error;
-  ladei_error_save(&error);
-  (void)allocator->runtime->ops->stream_capture_info(allocator->runtime->self, stream, &info);
-  ladei_error_restore(&error);
+  LADEI_ASIDE((void)allocator->runtime->ops->stream_capture_info(allocator->runtime->self, stream, &info));
   return info.status == LADEI_CAPTURE_ACTIVE ? info.id : 0;
 }
 

@@ -54,9 +54,8 @@ lade_status lade_device_stats_get(lade_device_allocator *allocator, lade_device_
 }
 
 lade_status lade_device_stats_reset(lade_device_allocator *allocator, uint32_t what) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status == LADE_OK) status = ladei_stats_reset_check(__func__, what);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
+  LADEI_TRY(ladei_stats_reset_check(__func__, what));
   const bool peaks = (what & LADE_STATS_RESET_PEAKS) != 0, sums = (what & LADE_STATS_RESET_SUMS) != 0;
   ladei_lock_acquire(&allocator->lock);
   (void)ladei_device_thread_caches_flush(allocator);

@@ -141,10 +141,7 @@ lade_status ladei_device_tally_allocated(lade_device_allocator *allocator, ladei
   ladei_lock_release(&allocator->lock);
   free(entry);
   if (status == LADE_OK) return LADE_OK;
-  lade_error refusal;
-  ladei_error_save(&refusal);
-  (void)allocator->backend->free(allocator, pointer);
-  ladei_error_restore(&refusal);
+  LADEI_ASIDE((void)allocator->backend->free(allocator, pointer));
   return status;
 }
 

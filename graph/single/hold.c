@@ -80,10 +80,8 @@ lade_status ladei_graph_hold_tie(lade_device_allocator *allocator, lade_device_p
   }
   status = runtime->ops->graph_retain_user_object(runtime->self, graph, object);
   if (status != LADE_OK) {
-    lade_error first;
-    ladei_error_save(&first);
-    (void)runtime->ops->user_object_release(runtime->self, object); /* hold_end follows, and finds it not armed */
-    ladei_error_restore(&first);
+    LADEI_ASIDE(
+        (void)runtime->ops->user_object_release(runtime->self, object)); /* hold_end follows, and finds it not armed */
     hold_release(hold);
     return status;
   }

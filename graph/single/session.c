@@ -103,10 +103,7 @@ static lade_status pool_enter(ladei_graph_session *session, const ladei_graph_se
   if (status != LADE_OK) return status;
   status = pool_route(session, plan);
   if (!own) return status;
-  lade_error first;
-  ladei_error_save(&first);
-  (void)lade_device_pool_release(session->allocator, session->pool); /* the begin's use stays */
-  ladei_error_restore(&first);
+  LADEI_ASIDE((void)lade_device_pool_release(session->allocator, session->pool)); /* the begin's use stays */
   return status;
 }
 
@@ -122,10 +119,7 @@ static lade_status stream_check(ladei_graph_session *session, const ladei_graph_
 
 /* I4 */
 static lade_status record_make(ladei_graph_session *session, const char *call) {
-  lade_error before;
-  ladei_error_save(&before);
-  (void)ladei_device_refused_offer(session->allocator);
-  ladei_error_restore(&before);
+  LADEI_ASIDE((void)ladei_device_refused_offer(session->allocator));
   session->record = calloc(1, sizeof *session->record);
   if (session->record != NULL) return LADE_OK;
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %zu bytes", call, sizeof *session->record);

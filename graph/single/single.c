@@ -110,9 +110,8 @@ static lade_status options_check(const char *call, const lade_graph_options *opt
 }
 
 static lade_status allocator_check(const lade_device_allocator *allocator, const char *call) {
-  lade_status status = ladei_device_check_call(allocator, call);
-  if (status == LADE_OK) status = ladei_device_check_heap(allocator, call);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, call));
+  LADEI_TRY(ladei_device_check_heap(allocator, call));
   if (allocator->runtime->ops->capture_begin == NULL)
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: runtime \"%s\" has no graphs", call,
                        allocator->runtime->ops->name);
@@ -131,10 +130,9 @@ static void graph_free(lade_graph *graph) {
 static lade_status graph_make(lade_device_allocator *allocator, const char *call, const lade_graph_options *options,
                               bool adopts, lade_graph **out) {
   lade_graph_options own;
-  lade_status status = allocator_check(allocator, call);
-  if (status == LADE_OK) status = ladei_options_read("lade_graph_options", options, &own, sizeof own);
-  if (status == LADE_OK) status = options_check(call, &own, adopts);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(allocator_check(allocator, call));
+  LADEI_TRY(ladei_options_read("lade_graph_options", options, &own, sizeof own));
+  LADEI_TRY(options_check(call, &own, adopts));
   lade_graph *graph = calloc(1, sizeof *graph);
   lade_stream *streams = calloc((size_t)own.stream_count + 1, sizeof *streams);
   if (graph == NULL || streams == NULL) {
@@ -218,10 +216,7 @@ static lade_status fence_need(lade_graph *graph, const ladei_stream *stream) {
   if (graph->fence_due) status = ops_of(graph)->event_record(self_of(graph), event, stream);
   if (status == LADE_OK) status = fence_drop(graph);
   if (status != LADE_OK) {
-    lade_error first;
-    ladei_error_save(&first);
-    (void)ops_of(graph)->event_destroy(self_of(graph), event);
-    ladei_error_restore(&first);
+    LADEI_ASIDE((void)ops_of(graph)->event_destroy(self_of(graph), event));
     return status;
   }
   graph->fence = event;
@@ -401,12 +396,8 @@ static lade_status native_take(lade_graph *graph, const char *call, lade_device_
   if (has_pool) LADEI_TRY(ladei_device_private_pool_hold(graph->allocator, call, pool));
   lade_status status = ladei_graph_candidate_make(graph->allocator, call, (ladei_graph)native_graph, NULL, pool, out);
   if (status == LADE_OK) return LADE_OK;
-  if (ladei_graph_candidate_discard(graph->allocator, out)) {
-    lade_error first;
-    ladei_error_save(&first);
-    (void)lade_device_pool_release(graph->allocator, pool);
-    ladei_error_restore(&first);
-  }
+  if (ladei_graph_candidate_discard(graph->allocator, out))
+    LADEI_ASIDE((void)lade_device_pool_release(graph->allocator, pool));
   return status;
 }
 
@@ -493,10 +484,7 @@ static lade_status candidate_commit(lade_graph *graph, ladei_graph_candidate *ca
   if (status == LADE_OK && !in_place) status = exec_replace(graph, candidate);
   if (status == LADE_OK) {
     version_commit(graph, candidate->version);
-    lade_error before;
-    ladei_error_save(&before);
-    (void)ladei_graph_spent_destroy(graph->allocator, &graph->spent, false); /* I4 */
-    ladei_error_restore(&before);
+    LADEI_ASIDE((void)ladei_graph_spent_destroy(graph->allocator, &graph->spent, false)); /* I4 */
   }
   turn_give(graph);
   if (status == LADE_OK && out_in_place != NULL) *out_in_place = in_place;

@@ -132,10 +132,7 @@ static lade_status instantiate(ladei_tree_run *run, ladei_tree_native *native, u
   ladei_capture_mode_restore(tree->allocator->runtime, mode);
   measured = measured && ops->memory_info(tree->runtime->self, tree->device, &after, &total) == LADE_OK;
   *driver_bytes = measured && before > after ? before - after : 0;
-  lade_error error;
-  ladei_error_save(&error);
-  if (ops->graph_destroy(tree->runtime->self, native->graph) == LADE_OK) native->graph = NULL;
-  ladei_error_restore(&error);
+  LADEI_ASIDE(if (ops->graph_destroy(tree->runtime->self, native->graph) == LADE_OK) native->graph = NULL);
   return status;
 }
 
@@ -258,10 +255,7 @@ static bool node_ranges_take(ladei_tree_run *run, ladei_tree_context *context, l
 /* ---- Recording --------------------------------------------------------------------------------------------------- */
 
 static void node_discard(lade_graph_tree *tree, ladei_tree_node *node) {
-  lade_error error;
-  ladei_error_save(&error);
-  ladei_tree_node_forget(tree, node);
-  ladei_error_restore(&error);
+  LADEI_ASIDE(ladei_tree_node_forget(tree, node));
 }
 
 static lade_status no_memory(void) {
@@ -377,12 +371,7 @@ static lade_status record_prepare(ladei_tree_run *run, ladei_tree_group **out) {
   return LADE_OK;
 }
 
-static void refused_offer(lade_graph_tree *tree) {
-  lade_error error;
-  ladei_error_save(&error);
-  (void)ladei_tree_refused_drop(tree);
-  ladei_error_restore(&error);
-}
+static void refused_offer(lade_graph_tree *tree) { LADEI_ASIDE((void)ladei_tree_refused_drop(tree)); }
 
 lade_status ladei_tree_record(ladei_tree_run *run) {
   lade_graph_tree *tree = run->tree;

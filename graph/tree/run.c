@@ -608,12 +608,7 @@ static lade_status run_owned(ladei_tree_run *run, const lade_graph_call *call) {
   } else {
     return status;
   }
-  if (is_told(tree, run, status)) {
-    lade_error error;
-    ladei_error_save(&error);
-    run_tell(run, status);
-    ladei_error_restore(&error);
-  }
+  if (is_told(tree, run, status)) LADEI_ASIDE(run_tell(run, status));
   return status;
 }
 
@@ -627,10 +622,7 @@ static lade_status outputs_give(const ladei_tree_run *run, lade_graph_value *out
 #ifndef NDEBUG
 /* A tree with broken invariants stops the program near the cause. */
 static void run_check(lade_graph_tree *tree) {
-  lade_error error;
-  ladei_error_save(&error);
-  if (ladei_tree_check(tree) == LADE_ERR_INTERNAL) ladei_error_stop();
-  ladei_error_restore(&error);
+  LADEI_ASIDE(if (ladei_tree_check(tree) == LADE_ERR_INTERNAL) ladei_error_stop());
 }
 #else
 static void run_check(lade_graph_tree *tree) { (void)tree; }

@@ -189,10 +189,7 @@ lade_status ladei_group_carry(ladei_group_carrier *c, const ladei_group_load *lo
   assert(shared->slots >= 3); /* C3 */
   lade_status status = sends ? load_send(c, load, stream, &f) : load_receive(c, load, stream, &f);
   if (status != LADE_OK) {
-    lade_error first;
-    ladei_error_save(&first);
-    (void)c->runtime->ops->stream_synchronize(c->runtime->self, stream); /* C4 */
-    ladei_error_restore(&first);
+    LADEI_ASIDE((void)c->runtime->ops->stream_synchronize(c->runtime->self, stream)); /* C4 */
     return status;
   }
   assert(!f.flies); /* C4 */

@@ -234,10 +234,7 @@ static lade_status lane_run(lane *l) {
     if (status == LADE_OK && !moved) status = ladei_mpi_wait_on(m, &wait, lane_whom(l));
   }
   if (status == LADE_OK) return LADE_OK;
-  lade_error first;
-  ladei_error_save(&first);
-  lane_settle(l);
-  ladei_error_restore(&first);
+  LADEI_ASIDE(lane_settle(l));
   return status;
 }
 

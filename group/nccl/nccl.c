@@ -353,10 +353,7 @@ static lade_status communicator_begin(nccl_group *g, ladei_nccl_id id) {
   int code = g->nccl.begin(&g->communicator, (int)g->size, id, (int)g->rank, &config);
   lade_status status =
       g->communicator != NULL ? call_settle(g, "a communicator", code) : nccl_error(g, "a communicator", code);
-  lade_error first;
-  ladei_error_save(&first);
-  if (known == LADE_OK) (void)ops_of(g)->current_device_set(g->runtime->self, before);
-  ladei_error_restore(&first);
+  LADEI_ASIDE(if (known == LADE_OK)(void) ops_of(g)->current_device_set(g->runtime->self, before));
   return status;
 }
 

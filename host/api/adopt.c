@@ -155,10 +155,7 @@ lade_status lade_pinned_disown(lade_pinned_pool *pool, void *memory) {
 }
 
 void ladei_pinned_adopted_abandon(lade_pinned_pool *pool, const void *memory) {
-  lade_error before;
-  ladei_error_save(&before);
-  (void)memory_disown(pool, memory, true);
-  ladei_error_restore(&before);
+  LADEI_ASIDE((void)memory_disown(pool, memory, true));
 }
 
 lade_status ladei_pinned_adopted_finish(lade_pinned_pool *pool) {

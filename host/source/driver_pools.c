@@ -90,12 +90,7 @@ static lade_status pool_make(const ladei_pinned_driver_pools *own, int node, boo
   }
   if (status != LADE_OK) return status;
   status = devices_let_in(own, *out);
-  if (status != LADE_OK) {
-    lade_error saved;
-    ladei_error_save(&saved);
-    (void)runtime->ops->pool_destroy(runtime->self, *out);
-    ladei_error_restore(&saved);
-  }
+  if (status != LADE_OK) LADEI_ASIDE((void)runtime->ops->pool_destroy(runtime->self, *out));
   return status;
 }
 
@@ -142,10 +137,7 @@ lade_status ladei_pinned_driver_pools_alloc(ladei_pinned_driver_pools *own, int 
   if (status != LADE_OK) return status;
   status = runtime->ops->stream_synchronize(runtime->self, &stream);
   if (status != LADE_OK) {
-    lade_error saved;
-    ladei_error_save(&saved);
-    (void)runtime->ops->pool_free(runtime->self, memory, &stream); /* allocated just now and never used */
-    ladei_error_restore(&saved);
+    LADEI_ASIDE((void)runtime->ops->pool_free(runtime->self, memory, &stream)); /* allocated just now and never used */
     return status;
   }
   *out = memory;

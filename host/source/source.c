@@ -220,12 +220,8 @@ static lade_status mapped_release(ladei_pinned_sources *sources, ladei_pinned_me
     munmap(memory->mapped, memory->mapped_bytes);
     return LADE_OK;
   }
-  if (memory->source == LADE_PINNED_SOURCE_REGISTER) {
-    lade_error saved;
-    ladei_error_save(&saved);
-    if (chunks_register(sources, memory, NULL, 0) != LADE_OK) memory->source = LADE_PINNED_SOURCE_PAGEABLE;
-    ladei_error_restore(&saved);
-  }
+  if (memory->source == LADE_PINNED_SOURCE_REGISTER)
+    LADEI_ASIDE(if (chunks_register(sources, memory, NULL, 0) != LADE_OK) memory->source = LADE_PINNED_SOURCE_PAGEABLE);
   return status;
 }
 

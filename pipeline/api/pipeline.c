@@ -43,19 +43,13 @@ static lade_status option_most_check(const char *field, uint64_t value, uint64_t
 
 static lade_status options_check(const lade_pipeline_options *options) {
   size_t ring;
-  lade_status status = option_most_check("options.readers", options->readers, MAX_READERS);
-  if (status == LADE_OK) status = option_most_check("options.depth", options->depth, MAX_DEPTH);
-  if (status == LADE_OK)
-    status = option_most_check("options.timeline_events", options->timeline_events, LADEI_PIPE_TIMELINE_MOST_EVENTS);
-  if (status == LADE_OK)
-    status = option_most_check("options.url_connect_ms", options->url_connect_ms, LADEI_PIPE_URL_CONNECT_MOST_MS);
-  if (status == LADE_OK)
-    status = option_most_check("options.url_stall_s", options->url_stall_s, LADEI_PIPE_URL_STALL_MOST_S);
-  if (status == LADE_OK)
-    status = option_most_check("options.url_attempts", options->url_attempts, LADEI_PIPE_URL_ATTEMPTS_MOST);
-  if (status == LADE_OK)
-    status = option_most_check("options.url_requests", options->url_requests, LADEI_PIPE_URL_REQUESTS_MOST);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(option_most_check("options.readers", options->readers, MAX_READERS));
+  LADEI_TRY(option_most_check("options.depth", options->depth, MAX_DEPTH));
+  LADEI_TRY(option_most_check("options.timeline_events", options->timeline_events, LADEI_PIPE_TIMELINE_MOST_EVENTS));
+  LADEI_TRY(option_most_check("options.url_connect_ms", options->url_connect_ms, LADEI_PIPE_URL_CONNECT_MOST_MS));
+  LADEI_TRY(option_most_check("options.url_stall_s", options->url_stall_s, LADEI_PIPE_URL_STALL_MOST_S));
+  LADEI_TRY(option_most_check("options.url_attempts", options->url_attempts, LADEI_PIPE_URL_ATTEMPTS_MOST));
+  LADEI_TRY(option_most_check("options.url_requests", options->url_requests, LADEI_PIPE_URL_REQUESTS_MOST));
   if (options->no_wait != 0 && options->no_wait != 1)
     return ladei_error_argument("lade_pipeline_create", "options.no_wait", "0 or 1", "%d", options->no_wait);
   if (options->storage < LADE_STORAGE_AUTO || options->storage > LADE_STORAGE_CUFILE)
@@ -262,10 +256,7 @@ static lade_status copy_stream_create(lade_pipeline *pipeline, ladei_pipe_stream
   if (status != LADE_OK) return status;
   status = runtime->ops->stream_resolve(runtime->self, handle, &copy_stream->stream);
   if (status != LADE_OK) {
-    lade_error first;
-    ladei_error_save(&first);
-    (void)runtime->ops->stream_destroy(runtime->self, handle);
-    ladei_error_restore(&first);
+    LADEI_ASIDE((void)runtime->ops->stream_destroy(runtime->self, handle));
     return status;
   }
   copy_stream->live = true;

@@ -288,12 +288,7 @@ fail_destination:
     (void)lade_device_free(request->allocator, destination);
     ladei_error_restore(&first);
   }
-fail_files : {
-  lade_error first;
-  ladei_error_save(&first);
-  (void)ladei_pipe_files_close(ticket, false);
-  ladei_error_restore(&first);
-}
+fail_files : { LADEI_ASIDE((void)ladei_pipe_files_close(ticket, false)); }
 fail_pieces:
   ladei_pipe_pieces_free(&ticket->pieces);
 fail_ticket:

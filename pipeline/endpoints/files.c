@@ -207,10 +207,7 @@ lade_status ladei_pipe_files_open(lade_pipeline *pipeline, lade_ticket *ticket, 
   if (status == LADE_OK) status = pieces_open(&opening, pieces->empty, pieces->empty_count);
   free(opening.table.places);
   if (status != LADE_OK) {
-    lade_error first;
-    ladei_error_save(&first);
-    (void)ladei_pipe_files_close(ticket, false);
-    ladei_error_restore(&first);
+    LADEI_ASIDE((void)ladei_pipe_files_close(ticket, false));
     return status;
   }
   for (const ladei_pipe_storage_file *file = ticket->files; file != NULL; file = file->next)

@@ -122,12 +122,7 @@ static lade_status object_tie(ladei_retire *retire, ladei_host_function destroy,
   *out_known = status == LADE_OK;
   if (status != LADE_OK) return status;
   status = ladei_retire_driver(retire)->graph_retain_user_object(self, graph, object);
-  if (status != LADE_OK) {
-    lade_error first;
-    ladei_error_save(&first);
-    (void)ladei_retire_driver(retire)->user_object_release(self, object);
-    ladei_error_restore(&first);
-  }
+  if (status != LADE_OK) LADEI_ASIDE((void)ladei_retire_driver(retire)->user_object_release(self, object));
   return status;
 }
 

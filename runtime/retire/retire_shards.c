@@ -51,10 +51,7 @@ lade_status ladei_retire_shards_create(lade_runtime *runtime, const ladei_retire
     shards->count += status == LADE_OK ? 1 : 0;
   }
   if (status != LADE_OK) {
-    lade_error saved;
-    ladei_error_save(&saved);
-    (void)ladei_retire_shards_destroy(shards, false); /* they are still empty */
-    ladei_error_restore(&saved);
+    LADEI_ASIDE((void)ladei_retire_shards_destroy(shards, false)); /* they are still empty */
     return status;
   }
   *out = shards;

@@ -155,12 +155,9 @@ static void sync_without_event(ladei_retire *retire, ladei_retire_queue *queue, 
   wait_begin(retire, queue, walk);
   ladei_lock_release(&retire->lock);
   lade_status status = lost ? LADE_OK : stream_wait(retire, &stream);
-  if (status != LADE_OK && status != LADE_ERR_CAPTURE && status != LADE_ERR_DEVICE_LOST) {
-    lade_error error;
-    ladei_error_save(&error);
-    lost = ladei_stream_verify(retire->runtime, &stream) == LADE_ERR_STREAM_RETIRED; /* destroyed meanwhile */
-    ladei_error_restore(&error);
-  }
+  if (status != LADE_OK && status != LADE_ERR_CAPTURE && status != LADE_ERR_DEVICE_LOST)
+    LADEI_ASIDE(lost =
+                    ladei_stream_verify(retire->runtime, &stream) == LADE_ERR_STREAM_RETIRED); /* destroyed meanwhile */
   if (lost) status = device_wait(retire, &stream, (walk->flags & SYNC_SPARES_DEVICES) != 0);
   ladei_lock_acquire(&retire->lock);
   wait_end(retire, queue, walk);
