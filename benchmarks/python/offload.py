@@ -6,18 +6,20 @@ Blocks of a decoder (attention, MLP) of bfloat16, without gradients, at several 
 with many by computing. Every way runs its forward in turns with the others; the figures are medians of the rounds, with the least and the
 most. Each output is compared with that of the module on the device, bit for bit.
   resident        the module on the device: `compute`
-  lade resident   lade.torch.offload() with all of it resident; "of resident" is its time over that of `resident`
+  lade resident   the same module in lade.torch.offload() with all of it resident, in pairs with a forward without, each second pair the
+                  other way round; "of resident" is the median of the pairs' ratios, with the interval that has it with 95 %
   link            the blocks that lade fetches in a forward, copied one after the other from pinned memory
   lade            a third of the bytes resident; "of bound" is max(compute, link) over its time
   lade ahead 3    the same bytes, with three layers ahead
   lade graph      the same as `lade`, in a CUDA graph
   accelerate      accelerate.cpu_offload() of the same module; "lade" says how many times as long it takes
 
-usage: benchmarks/python/offload.py [--small] [--out FILE] [--layers N] [--width N] [--tokens N]... [--rounds N] [--way NAME]...
+usage: benchmarks/python/offload.py [--small] [--out FILE] [--layers N] [--width N] [--tokens N]... [--rounds N] [--pairs N] [--way NAME]...
   --small   a few small blocks and two rounds, also without a GPU (a software device): to see that it runs; worth no figure
   --layers, --width   of the module (24 of 4096: 9.7 GB)
   --tokens  may be given several times (512, 8192, 32768)
   --rounds  of one forward of each way (5, after one that is not counted)
+  --pairs   of `lade resident`, at least, and for ten seconds (20)
   --way     these alone; `resident` and `link` come with them
 exit status: 0; 1 where outputs differ or a way fails; 77 without PyTorch and a GPU (not with --small)
 """
@@ -130,7 +132,6 @@ class Bench:
         """Functions by way, and what was left out."""
         wanted, made, left = self.arguments.way or WAYS, {"resident": self.module()}, {}
         make = {
-            "lade resident": lambda: self.offload("lade resident", 1),
             "lade": lambda: self.offload("lade", 1 / 3),
             "link": self.link,
             "lade ahead 3": lambda: self.offload("lade ahead 3", 1 / 3, ahead=3),
@@ -155,8 +156,23 @@ class Bench:
         self.synchronize()
         return time.perf_counter() - begin, out
 
+    def pairs(self, module, x, reference):
+        """Seconds without and with lade of each pair, and whether an output differs. The module is the same: so is where its bytes lie."""
+        plain, offloaded, differs = [], [], False
+        end = time.perf_counter() + (0 if self.arguments.small else 10)
+        while len(plain) < self.arguments.pairs or time.perf_counter() < end:
+            for is_lade in (False, True) if len(plain) % 2 == 0 else (True, False):
+                held = lade.torch.offload(module, resident_bytes=self.module_bytes(), device=self.lade_device, pool=self.pool)
+                if not is_lade:
+                    held.close()  # before the forward, so that both come after the same work
+                seconds, out = self.timed(module, x)
+                held.close()
+                (offloaded if is_lade else plain).append(seconds)
+                differs = differs or not self.torch.equal(out, reference)
+        return plain, offloaded, differs
+
     def rows(self, made, left, tokens):
-        torch = self.torch
+        torch, pairs = self.torch, None
         length = min(tokens, SEQUENCE)
         x = torch.randn(tokens // length, length, self.arguments.width, dtype=self.dtype, device=self.device)
         runs = dict(made)
@@ -173,21 +189,22 @@ class Bench:
                     reference = out
                 elif out is not None:
                     wrong[way] = wrong[way] or not torch.equal(out, reference)
+        if "lade resident" in (self.arguments.way or WAYS):
+            pairs = self.pairs(made["resident"], x, made["resident"](x))
+            times["lade resident"], wrong["lade resident"] = pairs[1:]
         medians = {way: statistics.median(each) for way, each in times.items()}
         for way in WAYS:
             row = {"way": way, "tokens": tokens, "layers": self.arguments.layers, "width": self.arguments.width, "bytes": self.module_bytes()}
             if way in left:
                 yield {**row, "skipped": left[way]}
-            elif way in runs:
+            elif way in times:
                 row |= {"s": medians[way], "least_s": min(times[way]), "most_s": max(times[way]), "equal": not wrong[way]}
-                yield {**row, **self.derived(way, medians)}
+                yield {**row, **(of_resident(*pairs[:2]) if way == "lade resident" else self.derived(way, medians))}
 
     def derived(self, way, medians):
         more = {}
         if way in self.offloaded:
             more |= self.offloaded[way].stats()
-        if way == "lade resident":
-            more["of_resident"] = medians[way] / medians["resident"]
         if way == "link":
             fetched = self.offloaded["lade"].stats()["host_bytes"]
             more |= {"fetched_bytes": fetched, "gbps": fetched / medians[way] / 1e9}
@@ -198,10 +215,19 @@ class Bench:
         return more
 
 
+def of_resident(plain, offloaded):
+    """The median of the pairs' ratios, and the ratios between which it lies with 95 %, whatever they are distributed like."""
+    ratios = sorted(with_lade / without for without, with_lade in zip(plain, offloaded))
+    low = max(0, int(len(ratios) / 2 - 0.98 * len(ratios)**0.5))
+    return {"pairs": len(ratios), "of_resident": statistics.median(ratios), "of_resident_low": ratios[low], "of_resident_high": ratios[-1 - low]}
+
+
 def shown(row):
     figures = row.get("skipped") or "{s:.4f} s ({least_s:.4f} to {most_s:.4f})".format(**row)
     for key, text in (("of_resident", "of resident"), ("of_bound", "of bound"), ("lade", "x lade"), ("gbps", "GB/s")):
-        if key in row:
+        if key == "of_resident" and key in row:
+            figures += "   {of_resident:.4f} ({of_resident_low:.4f} to {of_resident_high:.4f}) of resident, {pairs} pairs".format(**row)
+        elif key in row:
             figures += f"   {row[key]:.3f} {text}"
     return f"{row['tokens']:6} tokens  {row['way']:14} {figures}{'' if row.get('equal', True) else '   DIFFERS'}"
 
@@ -215,13 +241,14 @@ def main():
     parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--tokens", type=int, action="append")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--way", choices=WAYS, action="append")
     arguments = parser.parse_args()
     if arguments.help:
         print(__doc__)
         return 0
     if arguments.small:
-        arguments.layers, arguments.width, arguments.tokens, arguments.rounds = 12, 128, [64], 2
+        arguments.layers, arguments.width, arguments.tokens, arguments.rounds, arguments.pairs = 12, 128, [64], 2, 2
     try:
         import torch
 
