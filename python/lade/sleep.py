@@ -75,6 +75,7 @@ class SleepPool:
         self._lock = threading.Lock()  # guards what follows
         self._pools: dict[str, Any] = {}
         self._files: dict[str, str] = {}  # of suspended tags, by the name that the user gave
+        self._turns: dict[str, Any] = {}  # of each tag: held while it is suspended or resumed, and its file named or removed
         self._pipeline: _lade.Pipeline | None = None
 
     @property
@@ -92,6 +93,10 @@ class SleepPool:
             if tag not in self._pools:
                 self._pools[tag] = self._make(tag)
             return self._pools[tag]
+
+    def _turn(self, tag: str) -> Any:
+        with self._lock:
+            return self._turns.setdefault(tag, threading.RLock())
 
     def _chosen(self, tags: tuple[str, ...], suspended: bool) -> list[tuple[str, Any]]:
         """Those that are named, else all in that state."""
@@ -162,7 +167,7 @@ class SleepPool:
             raise _lade.InvalidArgumentError(f"path is {path!r}, one file, for {len(chosen)} tags; expected a folder, or one tag")
         total = 0
         for tag, pool in chosen:
-            with _noted(tag):
+            with _noted(tag), self._turn(tag):
                 if where is None:
                     total += pool.suspend(keep is None, None, -1)
                 elif is_name:
@@ -179,7 +184,12 @@ class SleepPool:
             except BaseException:
                 os.unlink(name)
                 raise
-        self._files[tag] = name
+        with self._lock:
+            is_open = self._pools.get(tag) is pool
+            if is_open:
+                self._files[tag] = name
+        if not is_open:  # closed meanwhile
+            os.unlink(name)
         return bytes_given
 
     def _staging(self) -> _lade.Pipeline:
@@ -210,12 +220,13 @@ class SleepPool:
         """
         take("keep_backup", keep_backup, bool, "True or False")
         for tag, pool in self._chosen(tags, suspended=True):
-            with _noted(tag):
+            with _noted(tag), self._turn(tag):
                 pool.resume()
-            name = self._files.pop(tag, None)
-            if name is not None:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(name)
+                with self._lock:
+                    name = self._files.pop(tag, None)
+                if name is not None:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(name)
         if not keep_backup:
             self._allocator.empty_cache()
 
@@ -236,11 +247,11 @@ class SleepPool:
             pools, pipeline, names = self._pools, self._pipeline, self._files
             self._pools, self._pipeline, self._files = {}, None, {}
         pools.clear()
-        if pipeline is not None:
-            pipeline.close()
         for name in names.values():
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
+        if pipeline is not None:
+            pipeline.close()
 
     def __enter__(self) -> SleepPool:
         return self

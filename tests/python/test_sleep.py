@@ -92,6 +92,49 @@ def test_a_named_file_is_there_until_the_resume(pool, tmp_path):
     assert not name.exists()
 
 
+class Ending:
+    """A native pool, at the end of whose suspend `function` is called."""
+
+    def __init__(self, pool, function):
+        self._pool, self._function = pool, function
+
+    def __getattr__(self, name):
+        return getattr(self._pool, name)
+
+    def suspend(self, *arguments):
+        count = self._pool.suspend(*arguments)
+        self._function()
+        return count
+
+
+def test_a_named_file_goes_with_a_resume_at_the_end_of_the_suspend(pool, tmp_path):
+    """Regression: a resume of another thread, before the suspend had noted the file, left it there."""
+    buffer, value = filled(pool, "a", 1)
+    other = threading.Thread(target=pool.resume, args=("a",))
+
+    def resume():
+        other.start()
+        other.join(0.3)
+
+    pool._pools["a"] = Ending(pool._pools["a"], resume)
+    pool.suspend(keep="file", path=tmp_path / "bytes")
+    other.join()
+    np.testing.assert_array_equal(shown(buffer), value)
+    assert pool.usage()["a"][0] is False and not list(tmp_path.iterdir())
+
+
+def test_a_named_file_goes_with_a_close_at_the_end_of_the_suspend(pool, tmp_path):
+    filled(pool, "a", 1)
+
+    def close():
+        with pytest.raises(lade.BusyError):  # the suspend uses the pipeline
+            pool.close()
+
+    pool._pools["a"] = Ending(pool._pools["a"], close)
+    pool.suspend(keep="file", path=tmp_path / "bytes")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_a_full_disk_leaves_it_as_it_was(pool, tmp_path, named):
     buffer, value = filled(pool, "a", 1)
