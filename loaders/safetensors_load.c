@@ -169,9 +169,11 @@ static lade_status load_create(const lade_safetensors *file, const lade_load_tar
                              .targets = copies,
                              .target_count = target_count,
                              .per_tensor = options->per_tensor != 0 || options->memory != NULL,
-                             .file_flags = options->file_flags & LADE_FILE_DIRECT};
+                             .file_flags = options->file_flags};
   if (options->file_flags == 0 && targets[0].pipeline->options.load_cache == LADE_LOAD_CACHE_NEVER)
     load->file_flags = LADE_FILE_DIRECT;
+  if (options->file_flags == 0 && targets[0].pipeline->options.load_cache == LADE_LOAD_CACHE_ALWAYS)
+    load->file_flags = LADE_FILE_CACHED;
   *out = load;
   return LADE_OK;
 }
@@ -296,7 +298,7 @@ lade_status lade_tensor_load_query(lade_tensor_load *load, lade_load_info *info)
                                 .bytes = load->bytes,
                                 .bytes_done = done + load->arrived_bytes,
                                 .transfers = load->tickets.count + load->transfers,
-                                .direct_bytes = load->file_flags != 0 ? load->bytes : load->direct_bytes,
+                                .direct_bytes = load->file_flags == LADE_FILE_DIRECT ? load->bytes : load->direct_bytes,
                                 .cached_bytes = load->cached_bytes};
     lade_status written = ladei_stats_write("lade_load_info", &own, sizeof own, info);
     status = written != LADE_OK ? written : status;

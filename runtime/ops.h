@@ -176,6 +176,8 @@ typedef enum ladei_device_attribute {
   LADEI_ATTR_GPU_DIRECT_RDMA = 13,
   LADEI_ATTR_STREAM_PRIORITY_LOWEST = 14,  /* largest number */
   LADEI_ATTR_STREAM_PRIORITY_HIGHEST = 15, /* smallest number */
+  LADEI_ATTR_HOST_PAGE_TABLES = 16,        /* the device goes by the page tables of the host */
+  LADEI_ATTR_CONCURRENT_MANAGED_ACCESS = 17,
   LADEI_ATTR_COUNT
 } ladei_device_attribute;
 

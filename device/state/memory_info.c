@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/state/memory_info.h"
 
+#include "base/error.h"
 #include "base/file_number.h"
+#include "runtime/unified.h"
 
 /* The larger of what the driver and the system say, within the device. */
 static size_t system_free(size_t free_bytes, size_t total_bytes) {
@@ -15,12 +17,10 @@ lade_status ladei_device_memory_info(const lade_device_allocator *allocator, siz
                                      size_t *out_total_bytes) {
   const lade_runtime *runtime = allocator->runtime;
   size_t free_bytes, total_bytes;
-  int64_t integrated = 0;
-  lade_status status = runtime->ops->memory_info(runtime->self, allocator->device, &free_bytes, &total_bytes);
-  if (status == LADE_OK)
-    status = runtime->ops->device_attribute(runtime->self, allocator->device, LADEI_ATTR_INTEGRATED, &integrated);
-  if (status != LADE_OK) return status;
-  *out_free_bytes = integrated ? system_free(free_bytes, total_bytes) : free_bytes;
+  ladei_unified unified;
+  LADEI_TRY(runtime->ops->memory_info(runtime->self, allocator->device, &free_bytes, &total_bytes));
+  ladei_unified_find(runtime, allocator->device, &unified);
+  *out_free_bytes = unified.memory_is_systems ? system_free(free_bytes, total_bytes) : free_bytes;
   *out_total_bytes = total_bytes;
   return LADE_OK;
 }

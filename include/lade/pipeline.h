@@ -105,7 +105,10 @@ typedef enum lade_file_flags {
    * it, where the file system has locks (flock); a file that a living process writes is never removed.
    */
   LADE_FILE_ATOMIC = 4,
-  /** lade_load_options.file_flags alone: through the page cache, whatever is in it. */
+  /**
+   * Sources, and lade_load_options.file_flags: through the page cache, whatever is in it, and what comes in stays. Without it, what was read
+   * through the cache for an integrated device leaves the cache, which is memory of that device.
+   */
   LADE_FILE_CACHED = 8,
 } lade_file_flags;
 

@@ -319,6 +319,7 @@ static lade_status pipeline_build(lade_pipeline *pipeline) {
         ladei_pipe_timeline_create(pipeline->options.timeline_events, pipeline->options.depth, &pipeline->timeline);
   }
   if (status == LADE_OK) status = pool_settings_read(pipeline);
+  if (status == LADE_OK) ladei_unified_find(pipeline->runtime, pipeline->options.device, &pipeline->unified);
   if (status == LADE_OK) {
     limits_set(pipeline);
     status = ladei_event_pool_create(pipeline->runtime, &pipeline->events);

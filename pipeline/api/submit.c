@@ -275,6 +275,7 @@ static lade_status ticket_create(lade_pipeline *pipeline, const lade_transfer *r
   units_fill(request, ticket);
   status = destination_make(request, ticket, &destination);
   if (status != LADE_OK) goto fail_files;
+  ladei_pipe_files_write_through(pipeline, ticket, request);
   status = dependency_record(pipeline, request, ticket);
   if (status != LADE_OK) goto fail_destination;
   if (request->allocator != NULL) *request->out_device_memory = destination;

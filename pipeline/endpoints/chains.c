@@ -60,8 +60,8 @@ bool ladei_pipe_chains_find(const ladei_pipe_slot *slot, ladei_pipe_chains *out)
   const lade_ticket *ticket = ladei_pipe_ticket_of(slot->transfer);
   const ladei_pipe_pieces *pieces = &ticket->pieces;
   size_t extents = 0;
-  if (slot->ring->direction != LADE_TO_DEVICE || pieces->count < 2 * EXTENTS_LEAST || pieces->calls || ticket->cufile ||
-      ticket->checksum != LADE_CHECKSUM_NONE || pieces->host_dtype != 0)
+  if (slot->ring->direction != LADE_TO_DEVICE || pieces->count < 2 * EXTENTS_LEAST || pieces->calls ||
+      ticket->straight || ticket->checksum != LADE_CHECKSUM_NONE || pieces->host_dtype != 0)
     return false;
   out->count = out->last = out->opened = 0;
   for (ladei_pipe_extent extent = {0}; ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &extent); extents++)

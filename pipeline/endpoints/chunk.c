@@ -86,6 +86,24 @@ static lade_status chunk_move_cufile(const lade_pipeline *pipeline, const ladei_
   return status;
 }
 
+/* Straight into memory of the device: Note [Memory that the host writes] in files.c. */
+static lade_status chunk_write_through(const ladei_pipe_order *order) {
+  const ladei_pipe_slot *slot = order->slot;
+  const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(order->transfer)->pieces;
+  lade_status status = LADE_OK;
+  for (ladei_pipe_extent extent = {0};
+       status == LADE_OK && ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &extent);) {
+    ladei_pipe_storage_request request = {.file = extent.piece->file,
+                                          .offset = extent.piece->host.offset + extent.offset,
+                                          .buffer = extent.device,
+                                          .bytes = extent.bytes,
+                                          .block_index = -1};
+    status = extent.piece->file != NULL ? ladei_pipe_storage_run(&request)
+                                        : extent.piece->kind->move(&extent, extent.device, true);
+  }
+  return status;
+}
+
 lade_status ladei_pipe_chunk_extent_read(const ladei_pipe_slot *slot, const ladei_pipe_extent *extent, size_t place) {
   if (extent->piece->file == NULL)
     return extent->piece->kind->move(extent, (char *)ladei_pipe_slot_data(slot) + place, true);
@@ -144,7 +162,8 @@ static lade_status chunk_read_sorted(const ladei_pipe_slot *slot, ladei_pipe_cha
 
 lade_status ladei_pipe_chunk_move(const lade_pipeline *pipeline, const ladei_pipe_order *order) {
   ladei_pipe_chains chains;
-  if (ladei_pipe_ticket_of(order->transfer)->cufile) return chunk_move_cufile(pipeline, order);
+  if (ladei_pipe_ticket_of(order->transfer)->written) return chunk_write_through(order);
+  if (ladei_pipe_ticket_of(order->transfer)->straight) return chunk_move_cufile(pipeline, order);
   if (order->kind == LADEI_PIPE_ORDER_READ && ladei_pipe_chains_find(order->slot, &chains))
     return chunk_read_sorted(order->slot, &chains);
   const ladei_pipe_slot *slot = order->slot;
@@ -170,7 +189,7 @@ bool ladei_pipe_chunk_request(const ladei_pipe_order *order, ladei_pipe_storage_
   const ladei_pipe_slot *slot = order->slot;
   const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(order->transfer)->pieces;
   ladei_pipe_extent extent = {0};
-  if (ladei_pipe_ticket_of(order->transfer)->cufile ||
+  if (ladei_pipe_ticket_of(order->transfer)->straight ||
       ladei_pipe_ticket_of(order->transfer)->checksum != LADE_CHECKSUM_NONE ||
       !ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &extent) || extent.piece->file == NULL ||
       !extent.piece->file->async)

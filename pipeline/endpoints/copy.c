@@ -268,7 +268,7 @@ static lade_status gathered_submit(ladei_pipe_copies *copies) {
 }
 
 lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *order) {
-  if (ladei_pipe_ticket_of(order->transfer)->cufile) {
+  if (ladei_pipe_ticket_of(order->transfer)->straight) {
     order->copies = 0; /* the host half has moved or will move all bytes */
     return LADE_OK;
   }

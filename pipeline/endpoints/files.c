@@ -133,14 +133,40 @@ static bool cufile_suits(const lade_ticket *ticket, const lade_transfer *request
   return suits;
 }
 
-static void cufile_use(lade_ticket *ticket) {
+static void straight_use(lade_ticket *ticket) {
   ladei_pipe_core_transfer *transfer = &ticket->transfer;
-  ticket->cufile = true;
+  ticket->straight = true;
   transfer->unstaged = true;
   transfer->no_host = false;
   transfer->read_arrives = ticket->to_device;
   transfer->lead_bytes = 0;
+}
+
+static void cufile_use(lade_ticket *ticket) {
+  ladei_pipe_core_transfer *transfer = &ticket->transfer;
+  straight_use(ticket);
   transfer->unit_bytes = ticket->pieces.list[0].file->align;
+}
+
+/*
+ * Note [Memory that the host writes]
+ * Where host and device memory are one, bytes of files and of pageable memory need no block: they are read and copied to where the device
+ * has them, as by cuFile. Pinned sources stay copies of the device, and what has a checksum or is converted, called for or fetched by
+ * a request is staged.
+ */
+static bool is_written(const lade_pipeline *pipeline, const ladei_pipe_piece *piece) {
+  bool moves = piece->file != NULL ? piece->file->object == NULL : piece->host.kind == LADE_ENDPOINT_MEMORY;
+  return moves && !piece->direct &&
+         ladei_unified_is_written(pipeline->runtime, &pipeline->unified, piece->device, piece->bytes);
+}
+
+void ladei_pipe_files_write_through(const lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request) {
+  bool all = pipeline->unified.writes_pinned && ticket->to_device && !ticket->straight && ticket->pieces.count > 0 &&
+             request->checksum == LADE_CHECKSUM_NONE && ticket->pieces.host_dtype == 0;
+  for (size_t i = 0; i < ticket->pieces.count && all; i++) all = is_written(pipeline, &ticket->pieces.list[i]);
+  if (!all) return;
+  straight_use(ticket);
+  ticket->written = true;
 }
 
 static lade_status pieces_open(ladei_pipe_opening *opening, ladei_pipe_piece *list, size_t count) {
@@ -185,7 +211,7 @@ static bool file_stat(const ladei_pipe_storage_file *file, struct stat *out) {
 static void write_place_find(const lade_pipeline *pipeline, lade_ticket *ticket) {
   struct stat facts = {.st_dev = 0};
   unsigned files = 0;
-  if (ticket->to_device || ticket->cufile || !pipeline->readers_chosen || !pipeline->driver->threads) return;
+  if (ticket->to_device || ticket->straight || !pipeline->readers_chosen || !pipeline->driver->threads) return;
   for (const ladei_pipe_storage_file *file = ticket->files; file != NULL; file = file->next) {
     bool buffered = file->direct_fd < 0 || file->direct_off;
     if (!buffered || file->async) return;
@@ -212,6 +238,9 @@ lade_status ladei_pipe_files_open(lade_pipeline *pipeline, lade_ticket *ticket, 
   }
   for (const ladei_pipe_storage_file *file = ticket->files; file != NULL; file = file->next)
     ticket->transfer.remote = ticket->transfer.remote || file->object != NULL;
+  for (ladei_pipe_storage_file *file = ticket->files; file != NULL; file = file->next)
+    file->drops =
+        ticket->to_device && pipeline->unified.memory_is_systems && (file->source.flags & LADE_FILE_CACHED) == 0;
   chunks_suit(ticket);
   if (cufile_suits(ticket, request)) cufile_use(ticket);
   write_place_find(pipeline, ticket);

@@ -38,14 +38,14 @@ static lade_status path_open(ladei_pipe_opening *opening, ladei_pipe_piece *piec
 }
 
 const ladei_pipe_endpoint_kind ladei_pipe_endpoint_file = {
-    .source_flags = LADE_FILE_DIRECT,
+    .source_flags = LADE_FILE_DIRECT | LADE_FILE_CACHED,
     .sink_flags = LADE_FILE_DIRECT | LADE_FILE_SYNC,
     .check = file_check,
     .open = file_open,
 };
 
 const ladei_pipe_endpoint_kind ladei_pipe_endpoint_path = {
-    .source_flags = LADE_FILE_DIRECT,
+    .source_flags = LADE_FILE_DIRECT | LADE_FILE_CACHED,
     .sink_flags = LADE_FILE_DIRECT | LADE_FILE_SYNC | LADE_FILE_ATOMIC,
     .opens_empty = true,
     .check = path_check,

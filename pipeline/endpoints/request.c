@@ -18,8 +18,12 @@ static lade_status flags_check(const ladei_pipe_request *request, const ladei_pi
                                const lade_endpoint *host) {
   bool sink = request->transfer->direction == LADE_TO_HOST;
   uint32_t allowed = sink ? kind->sink_flags : kind->source_flags;
-  if ((host->flags & ~allowed) == 0) return LADE_OK;
   char expected[64];
+  const uint32_t opposites = LADE_FILE_DIRECT | LADE_FILE_CACHED;
+  if ((host->flags & opposites) == opposites)
+    return ladei_error_argument(call, ladei_pipe_field_of(request, "host.flags").name,
+                                "LADE_FILE_DIRECT or LADE_FILE_CACHED", "0x%x", host->flags);
+  if ((host->flags & ~allowed) == 0) return LADE_OK;
   (void)snprintf(expected, sizeof expected, "none but 0x%x for this kind of %s", allowed, sink ? "sink" : "source");
   return ladei_error_argument(call, ladei_pipe_field_of(request, "host.flags").name, expected, "0x%x", host->flags);
 }

@@ -26,6 +26,7 @@
 #include "pipeline/storage/storage.h"
 #include "runtime/event_pool.h"
 #include "runtime/ops.h"
+#include "runtime/unified.h"
 
 typedef struct ladei_pipe_driver ladei_pipe_driver;
 
@@ -69,6 +70,7 @@ struct lade_pipeline {
   const ladei_pipe_driver *driver;
   void *driver_state;             /* the driver's own */
   lade_pipeline_options options;  /* with all choices made; max_transfers, readers, depth, chunk_bytes not 0 */
+  ladei_unified unified;          /* of the device */
   uint64_t register_chunk_bytes;  /* of the pool; 0: its blocks lie in one registration each */
   bool chunk_chosen;              /* by lade: small transfers get smaller chunks, ... */
   bool chunk_adapts;              /* ... and the first and last chunks are short; blocks grow to the link's length */
@@ -116,7 +118,8 @@ struct lade_ticket {
   ladei_pipe_pieces pieces;           /* constant */
   ladei_pipe_storage_file *files;     /* of the pieces, each once; constant until FINISH */
   ladei_pipe_write_place write_place; /* through the page cache; files 0: it writes no files there. Constant */
-  bool cufile;                        /* the host half moves bytes to and from the device: no copies */
+  bool straight; /* the host half moves bytes to and from the device: no copies. By cuFile, or ... */
+  bool written;  /* ... into memory of the device that the host writes (runtime/unified.h) */
 };
 
 static inline lade_ticket *ladei_pipe_ticket_of(ladei_pipe_core_transfer *transfer) {

@@ -57,6 +57,7 @@ typedef struct ladei_pipe_storage_file {
   bool async;       /* goes through the engine */
   bool sync;        /* fsync at the end */
   bool write;
+  bool drops;                        /* read: what came through the page cache leaves it */
   uint64_t begin, end;               /* write: of the ranges; the owner's */
   uint64_t range_bytes;              /* write: the sum of the ranges; the owner's */
   char *late_path;                   /* opened by each request, since too many files are open; NULL: `fd` is open */

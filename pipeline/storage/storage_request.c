@@ -22,6 +22,7 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -169,6 +170,11 @@ static void bytes_count(_Atomic(uint64_t) *counter, size_t bytes) {
   atomic_fetch_add_explicit(counter, bytes, memory_order_relaxed);
 }
 
+/* The kernel keeps pages that are not whole, and those that others have mapped. */
+static void cache_drop(int fd, uint64_t at, uint64_t bytes) {
+  (void)posix_fadvise(fd, (off_t)at, (off_t)bytes, POSIX_FADV_DONTNEED);
+}
+
 lade_status ladei_pipe_storage_call_done(ladei_pipe_storage_request *request, int64_t result) {
   const ladei_pipe_storage_call *call = &request->call;
   if (result < 0) return request_failed(request, (int)-result);
@@ -181,6 +187,7 @@ lade_status ladei_pipe_storage_call_done(ladei_pipe_storage_request *request, in
   size_t moved = ladei_size_min((size_t)result - call->skip, request->bytes - request->done);
   request->done += moved;
   if (call->direct) bytes_count(&request->file->storage->bytes_direct, moved);
+  if (request->file->drops && !call->direct) cache_drop(call->fd, call->at, (uint64_t)result);
   if (request->done == request->bytes) return LADE_OK;
   if (atomic_load_explicit(&request->file->cancelled, memory_order_relaxed)) return request_failed(request, ECANCELED);
   return LADE_NOT_READY;
@@ -203,6 +210,7 @@ bool ladei_pipe_storage_read_vector(ladei_pipe_storage_file *file, uint64_t offs
                                     size_t count, size_t bytes) {
   if (bytes > call_limit || preadv(file->fd, places, (int)count, (off_t)offset) != (ssize_t)bytes) return false;
   bytes_count(&file->storage->bytes_pread, bytes);
+  if (file->drops) cache_drop(file->fd, offset, bytes);
   return true;
 }
 

@@ -294,7 +294,11 @@ LADE_TEST(StorageTransfer, NamesWhatIsWrongWithAFile) {
   expect_refused(&s, LADE_TO_DEVICE, lade_endpoint_path(NULL, 0, 0), LADE_ERR_INVALID_ARGUMENT, "host.name");
   expect_refused(&s, LADE_TO_DEVICE, lade_endpoint_path("", 0, 0), LADE_ERR_INVALID_ARGUMENT, "host.name");
   expect_refused(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, INT64_MAX, 0), LADE_ERR_INVALID_ARGUMENT, "host.offset");
-  expect_refused(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, 8), LADE_ERR_INVALID_ARGUMENT, "host.flags");
+  expect_refused(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, 16), LADE_ERR_INVALID_ARGUMENT, "host.flags");
+  expect_refused(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, LADE_FILE_DIRECT | LADE_FILE_CACHED),
+                 LADE_ERR_INVALID_ARGUMENT, "host.flags is 0x9; expected LADE_FILE_DIRECT or LADE_FILE_CACHED");
+  expect_refused(&s, LADE_TO_HOST, lade_endpoint_path(s.in, 0, LADE_FILE_CACHED), LADE_ERR_INVALID_ARGUMENT,
+                 "host.flags");
   expect_refused(&s, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, LADE_FILE_SYNC), LADE_ERR_INVALID_ARGUMENT,
                  "host.flags");
   lade_endpoint file = lade_endpoint_file(0, 0, NULL);

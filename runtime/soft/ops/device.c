@@ -72,6 +72,8 @@ static int64_t attribute_value(const soft_device *device, ladei_device_attribute
   case LADEI_ATTR_INTEGRATED:
   case LADEI_ATTR_PAGEABLE_MEMORY_ACCESS:
   case LADEI_ATTR_GPU_DIRECT_RDMA:
+  case LADEI_ATTR_HOST_PAGE_TABLES:
+  case LADEI_ATTR_CONCURRENT_MANAGED_ACCESS:
   case LADEI_ATTR_STREAM_PRIORITY_LOWEST:
   case LADEI_ATTR_COUNT: break;
   }
