@@ -106,7 +106,8 @@ typedef struct staging_ranks {
 } staging_ranks;
 
 typedef struct staging_file {
-  char *path;
+  char *path;  /* or the URL */
+  bool is_url; /* `fd` is of a copy, which the baselines read */
   int fd;
   int direct_fd;  /* --direct: the same with O_DIRECT; else -1 */
   uint64_t first; /* where the part begins that this process stages: 0 except for ranks */

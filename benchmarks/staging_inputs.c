@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The files to stage: those named, those in the folders named (by name, with all below), or one of random data.
+ * The files to stage: those named, those in the folders named (by name, with all below), or one of random data. Of an object that a URL
+ * names there is a copy: the baselines read that, and it is what the device is compared with.
  *
  * I1  Every file in the list is open, regular, readable and not empty.
- * I2  The generated file has no name from the moment it exists, so nothing can be left over.
+ * I2  The generated file, and a copy, has no name from the moment it exists, so nothing can be left over.
  * I3  The shares of the ranks cover the inputs without gap or overlap; none is empty.
  */
 #include "benchmarks/staging_inputs.h"
@@ -20,9 +21,11 @@
 
 #include "benchmarks/staging_messages.h"
 #include "benchmarks/staging_ranks.h"
+#include "sources/source.h"
+#include "sources/url.h"
 
 static const uint64_t generated_bytes = UINT64_C(1) << 30; /* of all ranks together */
-enum { STAGING_SHARE_STEP = 4096 };
+enum { STAGING_SHARE_STEP = 4096, STAGING_URL_STEP = 8 << 20 };
 
 /* nftw has no argument for its callback. */
 static staging_inputs *walked;
@@ -31,7 +34,7 @@ static bool file_append(staging_inputs *inputs, const char *path, int fd, uint64
   staging_file *files = realloc(inputs->files, (inputs->count + 1) * sizeof *files);
   if (files != NULL) {
     inputs->files = files;
-    files[inputs->count] = (staging_file){strdup(path), fd, -1, 0, bytes};
+    files[inputs->count] = (staging_file){.path = strdup(path), .fd = fd, .direct_fd = -1, .bytes = bytes};
   }
   if (files == NULL || files[inputs->count].path == NULL) {
     staging_error("no memory for the list of inputs");
@@ -87,8 +90,66 @@ static bool folder_open(staging_inputs *inputs, const char *path) {
   return true;
 }
 
+static bool write_all(int fd, const void *data, size_t bytes) {
+  for (size_t done = 0; done < bytes;) {
+    ssize_t put = write(fd, (const char *)data + done, bytes - done);
+    if (put < 0 && errno != EINTR) {
+      staging_error("writing a file to $TMPDIR: %s", strerror(errno));
+      return false;
+    }
+    done += put > 0 ? (size_t)put : 0;
+  }
+  return true;
+}
+
+/* Ctrl-C ends it. */
+static lade_status url_look(void *user) {
+  (void)user;
+  return staging_interrupted ? LADE_ERR_CANCELLED : LADE_OK;
+}
+
+/* Copies the object to the file, piece by piece; all of one version. */
+static bool object_copy(ladei_source_object *object, int fd, uint64_t *out_bytes) {
+  const ladei_source_look look = {.call = url_look};
+  const ladei_source_version *version = ladei_source_object_version(object);
+  char *buffer = malloc(STAGING_URL_STEP);
+  bool good = buffer != NULL;
+  for (uint64_t at = 0; good && (at == 0 || at < version->total);) {
+    ladei_source_read read = {
+        .object = object, .offset = at, .buffer = buffer, .bytes = STAGING_URL_STEP, .may_end = true};
+    good = ladei_source_read_run(&read, &look) == LADE_OK;
+    if (!good && !staging_interrupted) staging_error("--input: %s", lade_last_error()->text);
+    good = good && write_all(fd, buffer, read.done);
+    at += read.done;
+  }
+  *out_bytes = version->total;
+  free(buffer);
+  return good;
+}
+
+static bool url_open(staging_inputs *inputs, const char *url) {
+  const ladei_source_options limits = {.attempts = 0};
+  ladei_source_client *client = NULL;
+  ladei_source_object *object = NULL;
+  uint64_t bytes;
+  int fd = staging_temporary_file();
+  bool opened = fd >= 0 && ladei_source_client_create(&limits, &client) == LADE_OK &&
+                ladei_source_object_open(client, url, NULL, &object) == LADE_OK;
+  if (!opened && fd >= 0) staging_error("--input: %s", lade_last_error()->text);
+  bool good = opened && object_copy(object, fd, &bytes);
+  if (object != NULL) ladei_source_object_close(object);
+  if (client != NULL) ladei_source_client_destroy(client);
+  if (good)
+    good = file_append(inputs, url, fd, bytes);
+  else if (fd >= 0)
+    close(fd);
+  if (good) inputs->files[inputs->count - 1].is_url = true;
+  return good;
+}
+
 static bool path_open(staging_inputs *inputs, const char *path) {
   struct stat status;
+  if (ladei_source_url_is(path)) return url_open(inputs, path);
   if (stat(path, &status) == 0 && S_ISDIR(status.st_mode)) return folder_open(inputs, path);
   return file_open(inputs, path, false);
 }
@@ -124,18 +185,6 @@ static bool inputs_reopen_direct(staging_inputs *inputs) {
     (void)fdatasync(file->fd);
     file->direct_fd = staging_reopen_direct(file->fd, O_RDONLY, file->path);
     if (file->direct_fd < 0) return false;
-  }
-  return true;
-}
-
-static bool write_all(int fd, const void *data, size_t bytes) {
-  for (size_t done = 0; done < bytes;) {
-    ssize_t put = write(fd, (const char *)data + done, bytes - done);
-    if (put < 0 && errno != EINTR) {
-      staging_error("writing the generated input to $TMPDIR: %s", strerror(errno));
-      return false;
-    }
-    done += put > 0 ? (size_t)put : 0;
   }
   return true;
 }

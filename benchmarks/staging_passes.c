@@ -58,6 +58,7 @@ typedef struct host_side {
 
 static lade_endpoint host_endpoint(const staging *s, const host_side *side, int direction, const staging_piece *piece) {
   if (side->pinned != NULL) return lade_endpoint_memory(side->pinned);
+  if (direction == STAGING_H2D && piece->file->is_url) return lade_endpoint_url(piece->file->path, piece->offset);
   lade_endpoint file = direction == STAGING_H2D ? lade_endpoint_file(piece->file->fd, piece->offset, piece->file->path)
                                                 : lade_endpoint_file(s->sink_fd, piece->place, "temporary output file");
   file.flags = s->settings.direct ? LADE_FILE_DIRECT : 0;

@@ -55,7 +55,11 @@ enum {
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130, DEVICE_NOT_GIVEN = -1 };
 
 static const struct argp_option option_table[] = {
-    {"input", KEY_INPUT, "FILE|DIR", 0, "What to stage; may be repeated (default: 1 GiB of random data in $TMPDIR)", 0},
+    {"input", KEY_INPUT, "FILE|DIR|URL", 0,
+     "What to stage; may be repeated (default: 1 GiB of random data in $TMPDIR). Of a URL there is a copy in $TMPDIR, "
+     "which the baselines "
+     "read",
+     0},
     {"runtime", KEY_RUNTIME, "NAME", 0, "cuda, cpu or sim (default: cuda where there is a GPU, else cpu)", 0},
     {"device", KEY_DEVICE, "N", 0, "Device ordinal (default 0)", 0},
     {"ranks", KEY_RANKS, "N", OPTION_ARG_OPTIONAL,

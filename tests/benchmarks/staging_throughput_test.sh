@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # staging_throughput from outside: what it prints, and what it does with bad flags, bad inputs, full disks and Ctrl-C.
-# usage: staging_throughput_test.sh PROGRAM
+# usage: staging_throughput_test.sh PROGRAM SERVERS_PY
 set -u
-program=$1
+program=$1 servers=$2
 folder=$(mktemp -d) || exit 1
 TMPDIR=$folder/tmp
 export TMPDIR
@@ -78,6 +78,22 @@ for storage in auto pread uring; do
     --storage $storage --json "$folder/json"
   grep -q '^storage   O_DIRECT' "$folder/out" || fail "the report does not say that it went past the page cache"
 done
+
+# An object: lade asks the server for ranges, the baselines read a copy. Its query is in no message.
+mkfifo "$folder/stop"
+mkdir "$folder/served"
+cp "$folder/small" "$folder/served/small"
+python3 "$servers" faults "$folder/served" <"$folder/stop" >"$folder/port" &
+exec 9>"$folder/stop"
+for _ in $(seq 500); do [ -s "$folder/port" ] || sleep 0.02; done
+url=http://127.0.0.1:$(cat "$folder/port")
+run 0 "" --runtime cpu --input "$url/small?hush" --input "$folder/many" --chunk 64K --passes 2 --json "$folder/json"
+grep -q '^verified  yes' "$folder/out" || fail "a URL is not verified"
+[ "$(grep -c '^206 /small' "$folder/served/log")" -gt 16 ] || fail "lade has not asked for the ranges of a URL"
+run 1 "--input: reading $url/none, bytes 0 to 8388607, attempt 1 of 10: HTTP 404" --runtime cpu --input "$url/none?hush"
+! grep -q hush "$folder/err" || fail "the query of a URL is shown"
+exec 9>&-
+wait
 
 # One direction, virtual time, a window smaller than the input and no multiple of anything.
 run 0 "" --runtime sim --input "$folder/small" --window 70001 --chunk 5000 --passes 1 --direction h2d --json "$folder/json"
