@@ -5,6 +5,10 @@
  *
  *   nginx, one worker, sendfile ==> 64 ranges of 8 MiB, 8 or 64 under way, into as many blocks
  *
+ * A second server is far away: it answers after 100 ms, and gives each connection 1 Gbit/s. It sleeps instead of a network, so
+ * handshakes take no time, and TCP does not begin slowly. The bound is that of requests that follow each other on each connection:
+ * under way * bytes / (100 ms + bytes / 125 MB/s).
+ *
  * Every byte of the first, uncounted run of each is compared. Needs nginx.
  * usage: urls [the options of every benchmark (benchmarks/frame.h)]
  */
@@ -13,12 +17,15 @@
 #include <fcntl.h>
 #include <math.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -29,13 +36,14 @@
 #include "benchmarks/frame.h"
 #include "sources/source.h"
 
+enum { FAR_NS = 100000000, FAR_BYTES_PER_S = 125000000, FAR_STEP = 128 << 10 };
 enum { RANGES = 64, RANGE_BYTES = 8 << 20, QUICK_BYTES = 1 << 20, BLOCKS = 64, REPEATS = 7 };
 
 static struct {
   char folder[512];
   size_t range_bytes;
-  int port;
-  pid_t server;
+  int port, far_port;
+  pid_t server, far_server;
   ladei_source_client *client;
   char *blocks; /* NULL: not open yet */
 } world;
@@ -44,6 +52,8 @@ static struct {
 typedef struct setup {
   unsigned under_way;
   bool by_sockets;
+  bool is_far;
+  bool is_bound;  /* computed */
   bool processor; /* the value is processor seconds for a GiB; else GB/s */
   bool compared;  /* its bytes were */
 } setup;
@@ -97,8 +107,8 @@ static int port_free(void) {
   return ntohs(address.sin_port);
 }
 
-static int connection_open(void) {
-  struct sockaddr_in address = address_of(world.port);
+static int connection_open(int port) {
+  struct sockaddr_in address = address_of(port);
   int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (s >= 0 && connect(s, (struct sockaddr *)&address, sizeof address) == 0) return s;
   if (s >= 0) close(s);
@@ -124,7 +134,7 @@ static bool server_start(void) {
     _exit(127);
   }
   for (int i = 0; i < 500; i++) {
-    int s = connection_open();
+    int s = connection_open(world.port);
     if (s >= 0) {
       close(s);
       return true;
@@ -134,6 +144,73 @@ static bool server_start(void) {
   }
   fprintf(stderr, "urls: nginx does not start; is it installed?\n");
   return false;
+}
+
+/* --- the far server: a process with a thread for each connection -------------------------------------------------- */
+
+static void sleep_until(const struct timespec *begun, uint64_t ns) {
+  uint64_t at = (uint64_t)begun->tv_nsec + ns;
+  struct timespec time = {begun->tv_sec + (time_t)(at / 1000000000), (long)(at % 1000000000)};
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) {
+  }
+}
+
+/* False: the connection has ended. */
+static bool far_answer(int socket, int object) {
+  char text[4096];
+  size_t bytes = 0;
+  unsigned long long first, last;
+  struct timespec begun;
+  do {
+    ssize_t got = recv(socket, text + bytes, sizeof text - 1 - bytes, 0);
+    if (got <= 0) return false;
+    bytes += (size_t)got;
+    text[bytes] = '\0';
+  } while (strstr(text, "\r\n\r\n") == NULL);
+  const char *range = strstr(text, "Range: bytes=");
+  if (range == NULL || sscanf(range, "Range: bytes=%llu-%llu", &first, &last) != 2) return false;
+  clock_gettime(CLOCK_MONOTONIC, &begun);
+  sleep_until(&begun, FAR_NS);
+  int head =
+      snprintf(text, sizeof text,
+               "HTTP/1.1 206 Partial Content\r\nContent-Length: %llu\r\nContent-Range: bytes %llu-%llu/%llu\r\n\r\n",
+               last + 1 - first, first, last, (unsigned long long)RANGES * world.range_bytes);
+  bool good = send(socket, text, (size_t)head, MSG_NOSIGNAL | MSG_MORE) == head;
+  for (off_t at = (off_t)first; good && at <= (off_t)last;) {
+    size_t left = (size_t)((off_t)last + 1 - at);
+    good = sendfile(socket, object, &at, left < FAR_STEP ? left : FAR_STEP) > 0;
+    sleep_until(&begun, FAR_NS + (uint64_t)(at - (off_t)first) * (1000000000 / FAR_BYTES_PER_S));
+  }
+  return good;
+}
+
+static void *far_connection(void *argument) {
+  int socket = (int)(intptr_t)argument, one = 1;
+  char path[600];
+  snprintf(path, sizeof path, "%s/object", world.folder);
+  int object = open(path, O_RDONLY | O_CLOEXEC);
+  (void)setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  while (object >= 0 && far_answer(socket, object)) {
+  }
+  close(object);
+  close(socket);
+  return NULL;
+}
+
+static bool far_start(void) {
+  struct sockaddr_in address = address_of(world.far_port = port_free());
+  int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (bind(listener, (struct sockaddr *)&address, sizeof address) != 0 || listen(listener, BLOCKS) != 0)
+    return failed("the far server");
+  world.far_server = fork();
+  while (world.far_server == 0) {
+    pthread_t thread;
+    int socket = accept(listener, NULL, NULL);
+    if (socket < 0 || pthread_create(&thread, NULL, far_connection, (void *)(intptr_t)socket) != 0) _exit(1);
+    (void)pthread_detach(thread);
+  }
+  close(listener);
+  return world.far_server > 0;
 }
 
 /* --- plain sockets ------------------------------------------------------------------------------------------------ */
@@ -194,7 +271,7 @@ static bool sockets_read(const setup *s) {
   bool good = poll >= 0;
   for (unsigned i = 0; i < s->under_way; i++) {
     connection *c = &connections[i];
-    c->socket = connection_open();
+    c->socket = connection_open(s->is_far ? world.far_port : world.port);
     c->block = world.blocks + (size_t)i * world.range_bytes;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
     good = good && c->socket >= 0 && epoll_ctl(poll, EPOLL_CTL_ADD, c->socket, &event) == 0 && range_ask(c, next++);
@@ -260,7 +337,7 @@ static bool lade_read(const setup *s) {
   reading *r = calloc(1, sizeof *r);
   char url[64];
   ladei_source_object *object;
-  snprintf(url, sizeof url, "http://127.0.0.1:%d/object", world.port);
+  snprintf(url, sizeof url, "http://127.0.0.1:%d/object", s->is_far ? world.far_port : world.port);
   if (r == NULL || ladei_source_object_open(world.client, url, NULL, &object) != LADE_OK) return false;
   *r = (reading){.s = s, .left = RANGES, .next = s->under_way, .good = true};
   ladei_lock_init(&r->lock, LADEI_RANK_LEAF);
@@ -288,7 +365,8 @@ static double processor_seconds(void) {
 
 static double run(void *user) {
   setup *s = user;
-  const double bytes = (double)RANGES * (double)world.range_bytes;
+  const double bytes = (double)RANGES * (double)world.range_bytes, range = (double)world.range_bytes;
+  if (s->is_bound) return s->under_way * range / (FAR_NS / 1e9 + range / FAR_BYTES_PER_S) / 1e9;
   double processor = processor_seconds(), begun = bench_seconds();
   bool good = s->by_sockets ? sockets_read(s) : lade_read(s);
   double seconds = bench_seconds() - begun, used = processor_seconds() - processor;
@@ -308,7 +386,7 @@ static bool world_open(const bench *b) {
   if (mkdtemp(world.folder) == NULL) return failed(world.folder);
   world.blocks = malloc((size_t)BLOCKS * world.range_bytes);
   unsetenv("http_proxy");
-  return world.blocks != NULL && object_write() && server_start() &&
+  return world.blocks != NULL && object_write() && server_start() && far_start() &&
          ladei_source_client_create(&choices, &world.client) == LADE_OK;
 }
 
@@ -317,6 +395,8 @@ static void world_close(void) {
   if (world.client != NULL) ladei_source_client_destroy(world.client);
   if (world.server > 0) kill(world.server, SIGTERM);
   if (world.server > 0) waitpid(world.server, NULL, 0);
+  if (world.far_server > 0) kill(world.far_server, SIGKILL);
+  if (world.far_server > 0) waitpid(world.far_server, NULL, 0);
   snprintf(command, sizeof command, "rm -rf '%s'", world.folder);
   if (world.folder[0] != '\0' && system(command) != 0) failed(world.folder);
   free(world.blocks);
@@ -324,25 +404,30 @@ static void world_close(void) {
 
 static bool case_run(bench *b, const bench_case *self) {
   const setup *asked = self->user;
-  setup setups[] = {*asked, *asked};
+  setup setups[] = {*asked, *asked, *asked};
   setups[1].by_sockets = true;
-  bench_variant variants[] = {{"lade", run, &setups[0]}, {"sockets", run, &setups[1]}};
+  setups[2].is_bound = true;
+  bench_variant variants[] = {{"lade", run, &setups[0]}, {"sockets", run, &setups[1]}, {"bound", run, &setups[2]}};
   json_t *params = json_pack("{s:i, s:i, s:i}", "requests", RANGES, "bytes",
                              bench_is_quick(b) ? QUICK_BYTES : RANGE_BYTES, "under_way", (int)asked->under_way);
   return world_open(b) && bench_measure_repeats(b, bench_is_quick(b) ? 3 : REPEATS, self->name, params,
-                                                asked->processor ? "s/GiB" : "GB/s", variants, 2);
+                                                asked->processor ? "s/GiB" : "GB/s", variants, asked->is_far ? 3 : 2);
 }
 
 int main(int argc, char **argv) {
-  static const setup setups[] = {
-      {.under_way = 8}, {.under_way = 64}, {.under_way = 8, .processor = true}, {.under_way = 64, .processor = true}};
+  static const setup setups[] = {{.under_way = 8},
+                                 {.under_way = 64},
+                                 {.under_way = 8, .processor = true},
+                                 {.under_way = 64, .processor = true},
+                                 {.under_way = 8, .is_far = true}};
   static const bench_case cases[] = {
       {"throughput_8", "ranges read, 8 under way", case_run, &setups[0]},
       {"throughput_64", "the same, 64 under way", case_run, &setups[1]},
       {"processor_8", "processor time for them, 8 under way", case_run, &setups[2]},
       {"processor_64", "the same, 64 under way", case_run, &setups[3]},
+      {"far_8", "ranges over 100 ms and 1 Gbit/s for each connection, 8 under way", case_run, &setups[4]},
   };
-  int status = bench_main(argc, argv, "What does it cost to read a URL, beside plain sockets?", cases, 4);
+  int status = bench_main(argc, argv, "What does it cost to read a URL, beside plain sockets?", cases, 5);
   world_close();
   return status;
 }
