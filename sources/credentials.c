@@ -40,6 +40,7 @@ static bool are_usable(const ladei_source_credentials *credentials) {
 /* --- container and instance --------------------------------------------------------------------------------------- */
 
 typedef struct reply {
+  const _Atomic(bool) *stop; /* NULL: never */
   size_t bytes;
   char text[ANSWER_MOST];
 } reply;
@@ -53,13 +54,23 @@ static size_t reply_take(char *data, size_t one, size_t bytes, void *user) {
   return bytes;
 }
 
+static bool is_stopped(const reply *r) {
+  return r->stop != NULL && atomic_load_explicit(r->stop, memory_order_relaxed);
+}
+
+/* libcurl asks once in a second, at least. Not 0: the question ends. */
+static int reply_go_on(void *user, int64_t down_all, int64_t down, int64_t up_all, int64_t up) {
+  (void)down_all, (void)down, (void)up_all, (void)up;
+  return is_stopped(user) ? 1 : 0;
+}
+
 /* Asks for a URL; `header` may be NULL. False: no answer with status 200. */
 static bool ask(const ladei_libcurl *curl, const char *method, const char *url, const char *header, reply *r) {
   ladei_curl *easy = curl->easy_init();
   ladei_curl_list *headers = header != NULL ? curl->slist_append(NULL, header) : NULL;
   long status = 0;
   r->bytes = 0;
-  bool good = easy != NULL && (header == NULL || headers != NULL) &&
+  bool good = !is_stopped(r) && easy != NULL && (header == NULL || headers != NULL) &&
               curl->easy_setopt(easy, LADEI_CURL_URL, url) == LADEI_CURL_OK &&
               curl->easy_setopt(easy, LADEI_CURL_HTTPHEADER, headers) == LADEI_CURL_OK;
   if (good) {
@@ -71,6 +82,9 @@ static bool ask(const ladei_libcurl *curl, const char *method, const char *url, 
     (void)curl->easy_setopt(easy, LADEI_CURL_TIMEOUT_MS, (long)QUESTION_MS);
     (void)curl->easy_setopt(easy, LADEI_CURL_WRITEFUNCTION, reply_take);
     (void)curl->easy_setopt(easy, LADEI_CURL_WRITEDATA, r);
+    (void)curl->easy_setopt(easy, LADEI_CURL_NOPROGRESS, 0L);
+    (void)curl->easy_setopt(easy, LADEI_CURL_XFERINFODATA, r);
+    (void)curl->easy_setopt(easy, LADEI_CURL_XFERINFOFUNCTION, reply_go_on);
     good = curl->easy_perform(easy) == LADEI_CURL_OK &&
            curl->easy_getinfo(easy, LADEI_CURL_INFO_STATUS, &status) == LADEI_CURL_OK && status == 200;
   }
@@ -192,11 +206,12 @@ static bool profile_load(const ladei_source_settings *settings, ladei_source_cre
   return are_usable(out);
 }
 
-static bool services_load(const ladei_libcurl *curl, const ladei_source_settings *settings,
+static bool services_load(const ladei_libcurl *curl, const ladei_source_settings *settings, const _Atomic(bool) *stop,
                           ladei_source_credentials *out, bool *lost) {
   reply *r = malloc(sizeof *r);
   *lost = *lost || r == NULL;
   if (r == NULL) return false;
+  r->stop = stop;
   bool good = container_load(curl, settings, r, out) || instance_load(curl, settings, r, out);
   explicit_bzero(r, sizeof *r);
   free(r);
@@ -205,12 +220,12 @@ static bool services_load(const ladei_libcurl *curl, const ladei_source_settings
 
 /* Without memory for those of one place none of the next are taken: they may be another's. */
 lade_status ladei_source_credentials_load(const ladei_libcurl *curl, const ladei_source_settings *settings,
-                                          ladei_source_credentials *out) {
+                                          const _Atomic(bool) *stop, ladei_source_credentials *out) {
   ladei_source_credentials found = {.key = NULL};
   bool lost = false, good = variables_load(settings, &found, &lost);
   if (!good) ladei_source_credentials_free(&found);
   if (!good && !lost && !(good = profile_load(settings, &found, &lost))) ladei_source_credentials_free(&found);
-  if (!good && !lost) good = services_load(curl, settings, &found, &lost);
+  if (!good && !lost) good = services_load(curl, settings, stop, &found, &lost);
   assert(!good || lost || are_usable(&found));
   if (good && !lost) {
     *out = found;

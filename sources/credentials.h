@@ -12,13 +12,15 @@
 #ifndef LADE_SOURCES_CREDENTIALS_H
 #define LADE_SOURCES_CREDENTIALS_H
 
+#include <stdatomic.h>
+
 #include "sources/libcurl.h"
 #include "sources/settings.h"
 #include "sources/sign.h"
 
-/* LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_IO, with EACCES: no place has credentials that can be used. Waits for up to eight seconds: four questions. */
+/* LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_IO, with EACCES: no place has credentials that can be used. Waits for up to eight seconds: four questions; once `stop` is true, which may be NULL, a second more at most. */
 lade_status ladei_source_credentials_load(const ladei_libcurl *curl, const ladei_source_settings *settings,
-                                          ladei_source_credentials *out);
+                                          const _Atomic(bool) *stop, ladei_source_credentials *out);
 void ladei_source_credentials_free(ladei_source_credentials *credentials);
 
 /* The answer of a container or an instance. False: it is not one, and nothing is to be freed. */

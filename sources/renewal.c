@@ -11,7 +11,7 @@ static void *renewal_main(void *argument) {
   void (*told)(void *) = renewal->told;
   void *user = renewal->user;
   renewal->error.status = LADE_OK;
-  if (ladei_source_credentials_load(renewal->curl, renewal->settings, &renewal->found) != LADE_OK)
+  if (ladei_source_credentials_load(renewal->curl, renewal->settings, &renewal->stop, &renewal->found) != LADE_OK)
     ladei_error_save(&renewal->error);
   atomic_store_explicit(&renewal->over, true, memory_order_release);
   told(user);
@@ -43,6 +43,7 @@ void ladei_source_renewal_end(ladei_source_renewal *renewal) {
   lade_status status;
   ladei_source_credentials found;
   if (!renewal->under_way) return;
+  atomic_store_explicit(&renewal->stop, true, memory_order_relaxed);
   pthread_join(renewal->thread, NULL);
   renewal->under_way = false;
   status = renewal->error.status;

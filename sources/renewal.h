@@ -21,6 +21,7 @@ typedef struct ladei_source_renewal {
   void *user;
   bool under_way; /* the client's */
   pthread_t thread;
+  _Atomic(bool) stop; /* the load is to end without a result */
   _Atomic(bool) over; /* what follows is the client's again */
   ladei_source_credentials found;
   lade_error error; /* status LADE_OK: `found` is good */
@@ -32,7 +33,7 @@ lade_status ladei_source_renewal_begin(ladei_source_renewal *renewal);
 /* Whether the load is over: *out_status, described by lade_last_error(), and with LADE_OK credentials for the caller to free. */
 bool ladei_source_renewal_take(ladei_source_renewal *renewal, lade_status *out_status, ladei_source_credentials *out);
 
-/* Waits for a load that is under way. */
+/* Ends a load that is under way, and waits for that. */
 void ladei_source_renewal_end(ladei_source_renewal *renewal);
 
 #endif /* LADE_SOURCES_RENEWAL_H */

@@ -122,6 +122,7 @@ static lade_status credentials_ready(ladei_source_client *client) {
   bool good = credentials_are_good(client);
   bool due = !good || (credentials_left_s(client) <= RENEW_S && ladei_clock_ns(CLOCK_MONOTONIC) >= client->renew_ns);
   lade_status status = due && !client->renewal.under_way ? ladei_source_renewal_begin(&client->renewal) : LADE_OK;
+  if (status != LADE_OK) client->renew_ns = ladei_clock_ns(CLOCK_MONOTONIC) + RENEW_PAUSE_MS * ns_of_ms;
   if (good) return LADE_OK;
   return status == LADE_OK ? LADE_NOT_READY : status;
 }

@@ -33,7 +33,7 @@ static void round_run(uint64_t k, bool by_variables, bool *out_whole) {
   ladei_source_credentials credentials;
   failing_memory_fail(k, FAILING_MEMORY_OF_ALL);
   lade_status status = ladei_source_settings_read(&settings), loaded = LADE_ERR_INTERNAL;
-  if (status == LADE_OK) loaded = ladei_source_credentials_load(NULL, &settings, &credentials);
+  if (status == LADE_OK) loaded = ladei_source_credentials_load(NULL, &settings, NULL, &credentials);
   *out_whole = failing_memory_whole() < k;
   failing_memory_fail(0, FAILING_MEMORY_OF_ALL);
   LADE_EXPECT(status == LADE_OK || (k > 0 && status == LADE_ERR_OUT_OF_HOST_MEMORY));

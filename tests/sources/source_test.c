@@ -10,8 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
+#include "sources/credentials.h"
 #include "tests/shim/lade_test.h"
 #include "tests/sources/servers.h"
 #include "tests/support/pattern.h"
@@ -453,6 +455,50 @@ LADE_TEST(SignedSource, CredentialsThatAreNotGood) {
   LADE_EXPECT_STATUS(LADE_ERR_IO, signed_read(&f, "s3://bucket/a", over));
   expect_words("attempt 1 of 3: HTTP 400 ExpiredToken");
   LADE_EXPECT_EQ_SIZE(server_log_count(&f.server, "400 "), 1);
+  fixture_close(&f);
+}
+
+typedef struct credentials_load {
+  ladei_libcurl curl;
+  ladei_source_settings settings;
+  _Atomic(bool) stop;
+  ladei_source_credentials found;
+  lade_status status;
+} credentials_load;
+
+static void *credentials_thread(void *argument) {
+  credentials_load *load = argument;
+  load->status = ladei_source_credentials_load(&load->curl, &load->settings, &load->stop, &load->found);
+  return NULL;
+}
+
+/* The container's service takes its time; it would have good ones, as would the instance's. */
+LADE_TEST(SignedSource, LoadOfCredentialsCanBeStopped) {
+  static credentials_load load;
+  fixture f;
+  char uri[128];
+  pthread_t thread;
+  if (!fixture_open(&f, "faults", NULL)) return;
+  (void)snprintf(uri, sizeof uri, "%s/container?1.5", f.server.url);
+  const char *services[] = {"AWS_CONTAINER_CREDENTIALS_FULL_URI",
+                            uri,
+                            "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+                            "of-the-container",
+                            "AWS_EC2_METADATA_DISABLED",
+                            "false",
+                            "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+                            f.server.url,
+                            NULL};
+  server_environment(services);
+  LADE_ASSERT_OK(ladei_libcurl_open(&load.curl));
+  LADE_ASSERT_OK(ladei_source_settings_read(&load.settings));
+  LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, credentials_thread, &load), 0);
+  usleep(100000);
+  atomic_store(&load.stop, true);
+  pthread_join(thread, NULL);
+  LADE_EXPECT_STATUS(LADE_ERR_IO, load.status);
+  LADE_EXPECT_EQ_SIZE(server_log_count(&f.server, "/latest/"), 0);
+  ladei_source_settings_free(&load.settings);
   fixture_close(&f);
 }
 
