@@ -6,13 +6,12 @@
 #include "base/cancellation.h"
 #include "base/log.h"
 
-/* The thread's cancellation waits until the call is done; lines of the log that the call kept come after it. */
-#define LADEI_HELD(status, call)                                                                                       \
-  do {                                                                                                                 \
-    int cancellation = ladei_cancellation_hold();                                                                      \
-    (status) = (call);                                                                                                 \
-    ladei_cancellation_resume(cancellation);                                                                           \
+/* The call's value. The thread's cancellation waits until it is done; lines of the log that the call kept come after it. */
+#define LADEI_HELD(call)                                                                                               \
+  __extension__({                                                                                                      \
+    lade_status ladei_held_status = LADEI_UNCANCELLED(call);                                                           \
     ladei_log_flush();                                                                                                 \
-  } while (0)
+    ladei_held_status;                                                                                                 \
+  })
 
 #endif /* LADE_BASE_CALL_H */

@@ -12,6 +12,8 @@
 
 #include <pthread.h>
 
+#include "lade/status.h"
+
 static inline int ladei_cancellation_hold(void) {
   int before;
   (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
@@ -20,5 +22,14 @@ static inline int ladei_cancellation_hold(void) {
 
 /* `before`: result of hold. */
 static inline void ladei_cancellation_resume(int before) { (void)pthread_setcancelstate(before, NULL); }
+
+/* The value of a call during which cancellation is held off. */
+#define LADEI_UNCANCELLED(call)                                                                                        \
+  __extension__({                                                                                                      \
+    int ladei_cancellation = ladei_cancellation_hold();                                                                \
+    lade_status ladei_call_status = (call);                                                                            \
+    ladei_cancellation_resume(ladei_cancellation);                                                                     \
+    ladei_call_status;                                                                                                 \
+  })
 
 #endif /* LADE_BASE_CANCELLATION_H */

@@ -233,8 +233,5 @@ static lade_status symbolise(lade_snapshot *snapshot) {
 
 lade_status lade_snapshot_symbolise(lade_snapshot *snapshot) {
   if (snapshot == NULL) return ladei_error_null(__func__, "snapshot");
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = symbolise(snapshot);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(symbolise(snapshot));
 }

@@ -208,10 +208,8 @@ lade_status lade_index_add_file(lade_record_index *index, const char *path, uint
   if (index == NULL) return ladei_error_null("lade_index_add_file", "index");
   if (path == NULL) return ladei_error_null("lade_index_add_file", "path");
   if (out_file == NULL) return ladei_error_null("lade_index_add_file", "out_file");
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = ladei_source_url_is(path) ? url_add(index, path, out_file) : path_add(index, path, out_file);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(ladei_source_url_is(path) ? url_add(index, path, out_file)
+                                                     : path_add(index, path, out_file));
 }
 
 static lade_status range_check(const lade_record_index *index, size_t field, const lade_range *range) {

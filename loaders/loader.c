@@ -464,10 +464,7 @@ lade_status lade_loader_next(lade_loader *loader, lade_stream stream, uint64_t t
                                 batch->struct_size);
   }
   LADEI_TRY(ladei_runtime_check_process(loader->runtime));
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = slot_make_ready(loader, stream, timeout_ns, &s);
-  ladei_cancellation_resume(cancellation);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(LADEI_UNCANCELLED(slot_make_ready(loader, stream, timeout_ns, &s)));
   if (s != NULL) {
     own = batch_describe(loader, s);
     ladei_lock_acquire(&loader->lock);
@@ -533,10 +530,7 @@ lade_status lade_loader_return(lade_loader *loader, const lade_batch *batch, lad
                                 batch->struct_size);
   }
   LADEI_TRY(ladei_runtime_check_process(loader->runtime));
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = batch_return(loader, batch->number, stream);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(batch_return(loader, batch->number, stream));
 }
 
 lade_status lade_loader_stats_get(lade_loader *loader, lade_loader_stats *stats) {

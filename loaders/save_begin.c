@@ -270,10 +270,7 @@ lade_status lade_safetensors_save_begin(const char *path, const lade_load_target
                              .tensor_count = tensor_count,
                              .stages = true,
                              .folder = -1};
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = save_begin(&given, options, out);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(save_begin(&given, options, out));
 }
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
@@ -391,8 +388,5 @@ static lade_status save_destroy(lade_save *save, bool cancel) {
 lade_status lade_save_destroy(lade_save *save, bool cancel) {
   if (save == NULL) return LADE_OK;
   LADEI_TRY(save_check(save, "lade_save_destroy"));
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = save_destroy(save, cancel);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(save_destroy(save, cancel));
 }

@@ -144,7 +144,7 @@ lade_status lade_pinned_shared_create(lade_pinned_pool *pool, lade_group *group,
   region r = {.pool = pool, .group = group, .bytes = bytes, .fd = -1};
   r.rank = lade_group_rank(group);
   r.size = lade_group_size(group);
-  LADEI_HELD(status, region_create(&r));
+  status = LADEI_HELD(region_create(&r));
   if (status == LADE_OK) *out = r.memory;
   return status;
 }

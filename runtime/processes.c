@@ -43,8 +43,5 @@ static lade_status processes_ask(lade_runtime *runtime, int device, lade_device_
 lade_status lade_device_processes_each(lade_runtime *runtime, int device, lade_device_process_visit visit, void *user) {
   if (runtime == NULL || visit == NULL) return ladei_error_null(__func__, runtime == NULL ? "runtime" : "visit");
   LADEI_TRY(ladei_runtime_check_process(runtime));
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = processes_ask(runtime, device, visit, user);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(processes_ask(runtime, device, visit, user));
 }

@@ -207,16 +207,14 @@ lade_status lade_device_stream_retire(lade_device_allocator *allocator, lade_str
 lade_status lade_device_peer_add(lade_device_allocator *allocator, int peer) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK || peer == allocator->device) return status;
-  LADEI_HELD(status, LADEI_DEVICE_CALL(peer_add, allocator, peer));
-  return status;
+  return LADEI_HELD(LADEI_DEVICE_CALL(peer_add, allocator, peer));
 }
 
 lade_status lade_device_shared_export(lade_device_allocator *allocator, const void *pointer, lade_device_shared *out) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   if (out == NULL) return ladei_error_null(__func__, "out");
-  LADEI_HELD(status, LADEI_DEVICE_NATIVE(shared_export, allocator, pointer, out));
-  return status;
+  return LADEI_HELD(LADEI_DEVICE_NATIVE(shared_export, allocator, pointer, out));
 }
 
 /* ---- Private pools ----------------------------------------------------------------------------------------------- */
@@ -228,21 +226,21 @@ lade_status lade_device_pool_begin(lade_device_allocator *allocator, lade_device
   if (id.first == 0 && id.second == 0)
     return ladei_error_argument(__func__, "id", "an id that is not (0, 0)", "(0, 0), which names no pool");
   if (stream_count > 0 && streams == NULL) return ladei_error_null(__func__, "streams");
-  LADEI_HELD(status, LADEI_DEVICE_CALL(pool_begin, allocator, id, streams, stream_count));
+  status = LADEI_HELD(LADEI_DEVICE_CALL(pool_begin, allocator, id, streams, stream_count));
   return ladei_device_recounted(allocator, status);
 }
 
 lade_status lade_device_pool_end(lade_device_allocator *allocator, lade_device_pool_id id) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  LADEI_HELD(status, LADEI_DEVICE_CALL(pool_end, allocator, id));
+  status = LADEI_HELD(LADEI_DEVICE_CALL(pool_end, allocator, id));
   return ladei_device_recounted(allocator, status);
 }
 
 lade_status lade_device_pool_release(lade_device_allocator *allocator, lade_device_pool_id id) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  LADEI_HELD(status, LADEI_DEVICE_CALL(pool_release, allocator, id));
+  status = LADEI_HELD(LADEI_DEVICE_CALL(pool_release, allocator, id));
   return ladei_device_recounted(allocator, status);
 }
 

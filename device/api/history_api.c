@@ -157,10 +157,7 @@ static lade_status history_set(lade_device_allocator *allocator, const lade_hist
 }
 
 lade_status lade_device_history_set(lade_device_allocator *allocator, const lade_history_options *options) {
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = history_set(allocator, options);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(history_set(allocator, options));
 }
 
 static void settings_destroy(ladei_device_history *history) {
@@ -222,10 +219,7 @@ lade_status lade_device_annotate(lade_device_allocator *allocator, const void *p
   if (status == LADE_OK && pointer != NULL) status = ladei_device_check_heap(allocator, __func__);
   if (status == LADE_OK && text == NULL) status = ladei_error_null(__func__, "text");
   if (status != LADE_OK) return status;
-  int cancellation = ladei_cancellation_hold();
-  status = note_write(allocator, pointer, text, __func__);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(note_write(allocator, pointer, text, __func__));
 }
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */

@@ -20,19 +20,19 @@ lade_status lade_device_pool_create(lade_device_allocator *allocator, const lade
   lade_device_pool_options own;
   lade_status status = ladei_options_read("lade_device_pool_options", options, &own, sizeof own);
   if (status == LADE_OK) status = ladei_options_reserved(__func__, "options.reserved", own.reserved);
-  if (status == LADE_OK) LADEI_HELD(status, LADEI_DEVICE_NATIVE(pool_create, allocator, &own, out_id));
+  if (status == LADE_OK) status = LADEI_HELD(LADEI_DEVICE_NATIVE(pool_create, allocator, &own, out_id));
   return status;
 }
 
 lade_status lade_device_pool_retain(lade_device_allocator *allocator, lade_device_pool_id id) {
   lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status == LADE_OK) LADEI_HELD(status, LADEI_DEVICE_NATIVE(pool_retain, allocator, id));
+  if (status == LADE_OK) status = LADEI_HELD(LADEI_DEVICE_NATIVE(pool_retain, allocator, id));
   return status;
 }
 
 lade_status lade_device_pool_flags_set(lade_device_allocator *allocator, lade_device_pool_id id, uint32_t flags) {
   lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status == LADE_OK) LADEI_HELD(status, LADEI_DEVICE_NATIVE(pool_flags_set, allocator, id, flags));
+  if (status == LADE_OK) status = LADEI_HELD(LADEI_DEVICE_NATIVE(pool_flags_set, allocator, id, flags));
   return status;
 }
 
@@ -42,7 +42,7 @@ lade_status lade_device_pool_info_get(lade_device_allocator *allocator, lade_dev
   if (status != LADE_OK) return status;
   if (info == NULL) return ladei_error_null(__func__, "info");
   lade_device_pool_info own = {.struct_size = sizeof own};
-  LADEI_HELD(status, LADEI_DEVICE_NATIVE(pool_info_get, allocator, id, &own));
+  status = LADEI_HELD(LADEI_DEVICE_NATIVE(pool_info_get, allocator, id, &own));
   if (status != LADE_OK) return status;
   return ladei_stats_write("lade_device_pool_info", &own, sizeof own, info);
 }
@@ -62,13 +62,13 @@ lade_status ladei_device_pool_suspend(lade_device_allocator *allocator, lade_dev
   lade_device_suspend_options own;
   lade_status status = ladei_options_read("lade_device_suspend_options", options, &own, sizeof own);
   if (status == LADE_OK) status = ladei_options_reserved(call, "options.reserved", own.reserved);
-  if (status == LADE_OK) LADEI_HELD(status, LADEI_DEVICE_NATIVE(pool_suspend, allocator, id, &own, calls, out_bytes));
+  if (status == LADE_OK) status = LADEI_HELD(LADEI_DEVICE_NATIVE(pool_suspend, allocator, id, &own, calls, out_bytes));
   return ladei_device_recounted(allocator, ladei_error_out_of_memory(status));
 }
 
 lade_status lade_device_pool_resume(lade_device_allocator *allocator, lade_device_pool_id id) {
   lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status == LADE_OK) LADEI_HELD(status, LADEI_DEVICE_NATIVE(pool_resume, allocator, id));
+  if (status == LADE_OK) status = LADEI_HELD(LADEI_DEVICE_NATIVE(pool_resume, allocator, id));
   return status == LADE_OK ? ladei_device_recounted(allocator, status) : ladei_error_out_of_memory(status);
 }
 
@@ -81,13 +81,13 @@ lade_status lade_device_scope_begin(lade_device_allocator *allocator, lade_devic
   if (status != LADE_OK) return status;
   if (out_scope == NULL) return ladei_error_null(__func__, "out_scope");
   if (stream_count > 0 && !of_thread && streams == NULL) return ladei_error_null(__func__, "streams");
-  LADEI_HELD(status, LADEI_DEVICE_NATIVE(scope_begin, allocator, id, streams, stream_count, out_scope));
+  status = LADEI_HELD(LADEI_DEVICE_NATIVE(scope_begin, allocator, id, streams, stream_count, out_scope));
   return ladei_device_recounted(allocator, status);
 }
 
 lade_status lade_device_scope_end(lade_device_allocator *allocator, uint64_t scope) {
   lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status == LADE_OK) LADEI_HELD(status, LADEI_DEVICE_NATIVE(scope_end, allocator, scope));
+  if (status == LADE_OK) status = LADEI_HELD(LADEI_DEVICE_NATIVE(scope_end, allocator, scope));
   return status == LADE_OK ? ladei_device_recounted(allocator, status) : status;
 }
 
@@ -97,6 +97,5 @@ lade_status lade_device_frees_hold(lade_device_allocator *allocator, bool hold) 
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   if (!hold) LADEI_DEVICE_OPERATION(LADE_CONTEXT_ALL, LADEI_DEVICE_NATIVE(frees_resume, allocator));
-  LADEI_HELD(status, LADEI_DEVICE_NATIVE(frees_hold, allocator));
-  return status;
+  return LADEI_HELD(LADEI_DEVICE_NATIVE(frees_hold, allocator));
 }

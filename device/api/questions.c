@@ -85,10 +85,7 @@ lade_status lade_device_memory_get(lade_device_allocator *allocator, size_t *out
   if (out_free_bytes == NULL || out_total_bytes == NULL)
     return ladei_error_null(__func__, out_free_bytes == NULL ? "out_free_bytes" : "out_total_bytes");
   size_t free_bytes = 0, total_bytes = 0;
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = ladei_device_memory_info(allocator, &free_bytes, &total_bytes);
-  ladei_cancellation_resume(cancellation);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(LADEI_UNCANCELLED(ladei_device_memory_info(allocator, &free_bytes, &total_bytes)));
   *out_free_bytes = free_bytes;
   *out_total_bytes = total_bytes;
   return LADE_OK;

@@ -54,10 +54,7 @@ static lade_status fraction_change(lade_device_allocator *allocator, double frac
 }
 
 lade_status lade_device_set_memory_fraction(lade_device_allocator *allocator, double fraction) {
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = fraction_change(allocator, fraction);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(fraction_change(allocator, fraction));
 }
 
 /* The texts below say these sizes. */

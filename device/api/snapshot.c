@@ -304,10 +304,7 @@ static lade_status view_take(lade_device_allocator *allocator, const lade_device
   if (status == LADE_OK) status = ladei_device_check_heap(allocator, call);
   if (status != LADE_OK) return status;
   if (out == NULL) return ladei_error_null(call, "out");
-  int cancellation = ladei_cancellation_hold();
-  status = view_make(allocator, only, call, out);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(view_make(allocator, only, call, out));
 }
 
 /* The pool's events alone. */

@@ -422,10 +422,7 @@ static lade_status memory_open(lade_device_allocator *allocator, const lade_devi
 }
 
 lade_status lade_device_shared_open(lade_device_allocator *allocator, const lade_device_shared *shared, void **out) {
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = memory_open(allocator, shared, out);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(memory_open(allocator, shared, out));
 }
 
 /* ---- Close ------------------------------------------------------------------------------------------------------- */
@@ -466,8 +463,5 @@ static lade_status memory_close(lade_device_allocator *allocator, void *pointer)
 }
 
 lade_status lade_device_shared_close(lade_device_allocator *allocator, void *pointer) {
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = memory_close(allocator, pointer);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(memory_close(allocator, pointer));
 }

@@ -329,9 +329,7 @@ static lade_status capture_now(lade_device_allocator *allocator, const char *cal
 lade_status lade_graph_capture(lade_device_allocator *allocator, const lade_graph_options *options,
                                lade_graph_work work, void *user, lade_graph **out) {
   if (work == NULL || out == NULL) return ladei_error_null(__func__, work == NULL ? "work" : "out");
-  lade_status status;
-  LADEI_HELD(status, capture_now(allocator, __func__, options, work, user, out));
-  return status;
+  return LADEI_HELD(capture_now(allocator, __func__, options, work, user, out));
 }
 
 static lade_status begin_now(lade_graph *graph, const char *call, bool is_update, lade_graph_capture_state **out) {
@@ -433,9 +431,7 @@ static lade_status adopt_now(lade_device_allocator *allocator, const char *call,
 lade_status lade_graph_adopt(lade_device_allocator *allocator, lade_device_pool_id pool, void *native_graph,
                              const lade_graph_options *options, lade_graph **out) {
   if (out == NULL) return ladei_error_null(__func__, "out");
-  lade_status status;
-  LADEI_HELD(status, adopt_now(allocator, __func__, pool, native_graph, options, out));
-  return status;
+  return LADEI_HELD(adopt_now(allocator, __func__, pool, native_graph, options, out));
 }
 
 /* ---- Updating ---------------------------------------------------------------------------------------------------- */
@@ -567,9 +563,7 @@ static lade_status update_native_now(lade_graph *graph, const char *call, lade_d
 lade_status lade_graph_update_native(lade_graph *graph, lade_device_pool_id pool, void *native_graph,
                                      bool *out_in_place) {
   LADEI_TRY(graph_check(graph, __func__));
-  lade_status status;
-  LADEI_HELD(status, update_native_now(graph, __func__, pool, native_graph, out_in_place));
-  return status;
+  return LADEI_HELD(update_native_now(graph, __func__, pool, native_graph, out_in_place));
 }
 
 /* ---- Launching --------------------------------------------------------------------------------------------------- */
@@ -694,7 +688,5 @@ lade_status lade_graph_destroy(lade_graph *graph, bool wait) {
   LADEI_TRY(graph_check(graph, __func__));
   int open = atomic_load(&graph->open_updates);
   if (open > 0) return ladei_error(LADE_ERR_BUSY, 0, "%s: %d updates of the graph are open", __func__, open);
-  lade_status status;
-  LADEI_HELD(status, destroy_now(graph, wait));
-  return status;
+  return LADEI_HELD(destroy_now(graph, wait));
 }

@@ -238,8 +238,5 @@ lade_status lade_group_create_local(lade_runtime *runtime, const lade_group_loca
   LADEI_TRY(ladei_options_read("lade_group_local_options", options, &own, sizeof own));
   LADEI_TRY(lade_runtime_device_count(runtime, &device_count));
   LADEI_TRY(options_check(&own, device_count));
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = local_make(runtime, &own, out);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(local_make(runtime, &own, out));
 }

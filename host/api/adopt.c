@@ -120,9 +120,7 @@ lade_status ladei_pinned_adopt_mapped(lade_pinned_pool *pool, void *memory, uint
 lade_status lade_pinned_adopt(lade_pinned_pool *pool, void *memory, uint64_t bytes, uint32_t flags) {
   LADEI_TRY(ladei_pinned_enter_with(pool, memory != NULL, "memory", __func__));
   LADEI_TRY(arguments_check(memory, bytes, flags, __func__));
-  lade_status status;
-  LADEI_HELD(status, memory_adopt(pool, memory, bytes, flags, false, "lade_pinned_adopt"));
-  return status;
+  return LADEI_HELD(memory_adopt(pool, memory, bytes, flags, false, "lade_pinned_adopt"));
 }
 
 /* Refused by the driver, it stays, and no caller knows of it if `abandons`. */
@@ -149,9 +147,7 @@ static lade_status memory_disown(lade_pinned_pool *pool, const void *memory, boo
 
 lade_status lade_pinned_disown(lade_pinned_pool *pool, void *memory) {
   LADEI_TRY(ladei_pinned_enter_with(pool, memory != NULL, "memory", __func__));
-  lade_status status;
-  LADEI_HELD(status, memory_disown(pool, memory, false));
-  return status;
+  return LADEI_HELD(memory_disown(pool, memory, false));
 }
 
 void ladei_pinned_adopted_abandon(lade_pinned_pool *pool, const void *memory) {

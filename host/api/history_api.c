@@ -55,9 +55,7 @@ static lade_status history_set(lade_pinned_pool *pool, const lade_history_option
 }
 
 lade_status lade_pinned_history_set(lade_pinned_pool *pool, const lade_history_options *options) {
-  lade_status status;
-  LADEI_HELD(status, history_set(pool, options));
-  return status;
+  return LADEI_HELD(history_set(pool, options));
 }
 
 /* ---- Notes ------------------------------------------------------------------------------------------------------- */
@@ -101,10 +99,7 @@ lade_status lade_pinned_annotate(lade_pinned_pool *pool, const void *pointer, co
   if (status != LADE_OK) return status;
   ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
   if (history == NULL) return LADE_OK;
-  if (pointer == NULL) {
-    LADEI_HELD(status, note_write(history, 0, 0, NULL, text, __func__));
-    return status;
-  }
+  if (pointer == NULL) return LADEI_HELD(note_write(history, 0, 0, NULL, text, __func__));
   ladei_pinned_lookup found = ladei_pinned_lookup_find(&pool->map, pointer);
   if (found.segment == NULL) {
     return ladei_error(LADE_ERR_FOREIGN_POINTER, 0, "%s: pointer is %p; expected an address in this pool's memory",
@@ -115,8 +110,7 @@ lade_status lade_pinned_annotate(lade_pinned_pool *pool, const void *pointer, co
   const noted_block noted = {found.block, found.word,
                              ladei_pinned_segment_block_bytes(found.segment, found.block, found.word)};
   uint64_t bytes = ladei_pinned_block_requested(found.block);
-  LADEI_HELD(status, note_write(history, found.address, bytes, &noted, text, __func__));
-  return status;
+  return LADEI_HELD(note_write(history, found.address, bytes, &noted, text, __func__));
 }
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */

@@ -519,9 +519,7 @@ lade_status lade_pinned_record_event(lade_pinned_pool *pool, void *pointer, lade
 }
 
 lade_status lade_pinned_record_use(lade_pinned_pool *pool, void *pointer, lade_stream stream) {
-  lade_status status;
-  LADEI_HELD(status, block_note(pool, pointer, stream, LADEI_NOTE_NOW, __func__));
-  return status;
+  return LADEI_HELD(block_note(pool, pointer, stream, LADEI_NOTE_NOW, __func__));
 }
 
 lade_status lade_pinned_free_after(lade_pinned_pool *pool, void *pointer, lade_event event) {
@@ -538,10 +536,8 @@ lade_status lade_pinned_free_after(lade_pinned_pool *pool, void *pointer, lade_e
 }
 
 lade_status lade_pinned_stream_retire(lade_pinned_pool *pool, lade_stream stream) {
-  lade_status status;
   LADEI_TRY(ladei_pinned_enter(pool, __func__));
-  LADEI_HELD(status, ladei_retire_shards_stream_retire(pool->retire, stream));
-  return status;
+  return LADEI_HELD(ladei_retire_shards_stream_retire(pool->retire, stream));
 }
 
 static lade_status events_process(lade_pinned_pool *pool) {
@@ -552,10 +548,8 @@ static lade_status events_process(lade_pinned_pool *pool) {
 }
 
 lade_status lade_pinned_process_events(lade_pinned_pool *pool) {
-  lade_status status;
   LADEI_TRY(ladei_pinned_enter(pool, __func__));
-  LADEI_HELD(status, events_process(pool));
-  return status;
+  return LADEI_HELD(events_process(pool));
 }
 
 /* ---- Giving back, finding ---------------------------------------------------------------------------------------- */
@@ -574,10 +568,8 @@ static lade_status cache_empty(lade_pinned_pool *pool) {
 }
 
 lade_status lade_pinned_empty_cache(lade_pinned_pool *pool) {
-  lade_status status;
   LADEI_TRY(ladei_pinned_enter(pool, __func__));
-  LADEI_HELD(status, cache_empty(pool));
-  return status;
+  return LADEI_HELD(cache_empty(pool));
 }
 
 static lade_status cache_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
@@ -587,10 +579,8 @@ static lade_status cache_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
 }
 
 lade_status lade_pinned_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
-  lade_status status;
   LADEI_TRY(ladei_pinned_enter(pool, __func__));
-  LADEI_HELD(status, cache_trim(pool, keep_bytes));
-  return status;
+  return LADEI_HELD(cache_trim(pool, keep_bytes));
 }
 
 static lade_status reserve_near(lade_pinned_pool *pool, uint64_t bytes, int device, const char *call) {
@@ -600,11 +590,9 @@ static lade_status reserve_near(lade_pinned_pool *pool, uint64_t bytes, int devi
 }
 
 lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int device) {
-  lade_status status;
   LADEI_TRY(pool == NULL ? LADE_OK : bytes_check(__func__, bytes));
   LADEI_TRY(ladei_pinned_enter(pool, __func__));
-  LADEI_HELD(status, reserve_near(pool, bytes, device, __func__));
-  return status;
+  return LADEI_HELD(reserve_near(pool, bytes, device, __func__));
 }
 
 /* Fills `info` from the records of the place that was found. */

@@ -358,10 +358,7 @@ fail_runtime:
 lade_status lade_pinned_pool_create(lade_runtime *runtime, const lade_pinned_options *options, lade_pinned_pool **out) {
   static const ladei_pinned_hooks no_hooks = {LADEI_TOPOLOGY_SYSTEM, NULL, NULL, 0, 0};
   if (runtime == NULL || out == NULL) return ladei_error_null(__func__, runtime == NULL ? "runtime" : "out");
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = ladei_pinned_pool_create(runtime, options, &no_hooks, out);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(ladei_pinned_pool_create(runtime, options, &no_hooks, out));
 }
 
 /* ---- Settings ---------------------------------------------------------------------------------------------------- */

@@ -150,10 +150,7 @@ static lade_status seek(lade_pinned_pool *pool, const ladei_pinned_request *requ
 }
 
 static lade_status block_seek(lade_pinned_pool *pool, const ladei_pinned_request *request, ladei_pinned_block **out) {
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = seek(pool, request, out);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(seek(pool, request, out));
 }
 
 const ladei_pinned_policy ladei_pinned_policy_pytorch = {

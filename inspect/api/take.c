@@ -188,8 +188,5 @@ static lade_status snapshot_take(const lade_part *parts, size_t count, const lad
 
 lade_status lade_snapshot_take(const lade_part *parts, size_t count, const lade_snapshot_options *options,
                                lade_snapshot **out) {
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = snapshot_take(parts, count, options, out);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(snapshot_take(parts, count, options, out));
 }

@@ -124,8 +124,5 @@ lade_status lade_snapshot_save(const lade_snapshot *snapshot, uint32_t format,
   if (path == NULL) return ladei_error_null("lade_snapshot_save", "path");
   LADEI_TRY(format_find("lade_snapshot_save", format, &found));
   LADEI_TRY(ladei_options_read("lade_snapshot_write_options", options, &own, sizeof own));
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = file_save(snapshot, found, &own, path);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(file_save(snapshot, found, &own, path));
 }

@@ -289,8 +289,5 @@ lade_status lade_published_history_set(uint64_t process_id, uint32_t index,
   request.max_bytes = own.max_bytes;
   request.max_frames = own.max_frames;
   request.skip_actions = own.skip_actions;
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = request_make(&call, index, wait_ms, &request, -1, &reply);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(request_make(&call, index, wait_ms, &request, -1, &reply));
 }

@@ -337,8 +337,5 @@ lade_status lade_publish(const lade_part *parts, size_t count, const lade_publis
   LADEI_TRY(ladei_options_read("lade_publish_options", options, &own, sizeof own));
   LADEI_TRY(options_check(&own));
   for (size_t i = 0; i < count; i++) LADEI_TRY(ladei_inspect_part_check("lade_publish", i, &parts[i]));
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = publisher_create(parts, count, &own, out);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(publisher_create(parts, count, &own, out));
 }

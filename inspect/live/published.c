@@ -263,10 +263,7 @@ static lade_status process_read(uint64_t process_id, uint32_t index, ladei_publi
 
 lade_status ladei_published_find(uint64_t process_id, uint32_t index, ladei_published_about *out_about,
                                  lade_snapshot **out) {
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = process_read(process_id, index, out_about, out);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(process_read(process_id, index, out_about, out));
 }
 
 lade_status lade_published_read(uint64_t process_id, uint32_t index, lade_snapshot **out) {

@@ -411,7 +411,7 @@ lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_pool *pool, 
   if (status == LADE_OK && (own.device < 0 || own.device >= devices))
     status = ladei_error(LADE_ERR_NO_DEVICE, 0, "pipeline: device %d of %d", own.device, devices);
   if (status == LADE_OK) {
-    LADEI_HELD(status, pipeline_new(runtime, pool, &own, devices, out));
+    status = LADEI_HELD(pipeline_new(runtime, pool, &own, devices, out));
     if (status == LADE_OK) {
       ladei_living_add(&(*out)->living, LADEI_LIVING_PIPELINE, *out);
       created_log(*out);
@@ -498,7 +498,5 @@ static lade_status pipeline_destroy(lade_pipeline *pipeline, bool cancel) {
 
 lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel) {
   if (pipeline == NULL) return LADE_OK;
-  lade_status status;
-  LADEI_HELD(status, pipeline_destroy(pipeline, cancel));
-  return status;
+  return LADEI_HELD(pipeline_destroy(pipeline, cancel));
 }

@@ -341,8 +341,5 @@ static lade_status pipeline_submit(lade_pipeline *pipeline, const lade_transfer 
 }
 
 lade_status lade_pipeline_submit(lade_pipeline *pipeline, const lade_transfer *transfer, lade_ticket **out_ticket) {
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = pipeline_submit(pipeline, transfer, out_ticket);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(pipeline_submit(pipeline, transfer, out_ticket));
 }

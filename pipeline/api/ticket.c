@@ -151,10 +151,7 @@ static lade_status ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
 }
 
 lade_status lade_ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = ticket_query(ticket, info);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(ticket_query(ticket, info));
 }
 
 /* A caller's stream with which transfers shall be ordered. Not one that captures: events would carry the capture to the
@@ -244,10 +241,7 @@ static lade_status stream_wait(lade_stream stream, lade_ticket *ticket, const ui
     (void)snprintf(expected, sizeof expected, "at most %llu, those of the transfer", (unsigned long long)all);
     return ladei_error_argument(call, "bytes", expected, "%llu", (unsigned long long)*bytes);
   }
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = stream_wait_prefix(stream, ticket, bytes != NULL ? *bytes : all);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(stream_wait_prefix(stream, ticket, bytes != NULL ? *bytes : all));
 }
 
 lade_status lade_stream_wait_ticket(lade_stream stream, lade_ticket *ticket) {

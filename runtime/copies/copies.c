@@ -192,9 +192,7 @@ static lade_status pieces_copy(lade_runtime *runtime, const lade_copy_piece *pie
 }
 
 lade_status lade_copy_pieces(lade_runtime *runtime, const lade_copy_piece *pieces, size_t count, lade_stream stream) {
-  lade_status status;
-  LADEI_HELD(status, pieces_copy(runtime, pieces, count, stream));
-  return status;
+  return LADEI_HELD(pieces_copy(runtime, pieces, count, stream));
 }
 
 /* ---- Numbers ----------------------------------------------------------------------------------------------------- */
@@ -464,9 +462,7 @@ static lade_status blocks_copy(lade_runtime *runtime, const lade_copy_table *giv
 }
 
 lade_status lade_copy_blocks(lade_runtime *runtime, const lade_copy_table *given, lade_stream stream) {
-  lade_status status;
-  LADEI_HELD(status, blocks_copy(runtime, given, stream));
-  return status;
+  return LADEI_HELD(blocks_copy(runtime, given, stream));
 }
 
 /* ---- Other calls ------------------------------------------------------------------------------------------------- */
@@ -482,9 +478,7 @@ static lade_status device_enter(lade_runtime *runtime, const char *call, int dev
 
 lade_status lade_copy_prepare(lade_runtime *runtime, int device) {
   LADEI_TRY(device_enter(runtime, __func__, device));
-  lade_status status;
-  LADEI_HELD(status, ladei_copy_ways_prepare(runtime, device));
-  return status;
+  return LADEI_HELD(ladei_copy_ways_prepare(runtime, device));
 }
 
 lade_status lade_copy_stats_get(lade_runtime *runtime, int device, lade_copy_stats *stats) {

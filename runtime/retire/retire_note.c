@@ -296,11 +296,8 @@ static lade_status note_capture(ladei_retire *retire, ladei_retire_ticket *ticke
 /* Held: objects from the driver would be lost if the thread were cancelled before they are linked. */
 static lade_status note_held(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
                              const ladei_capture_info *capture, unsigned flags) {
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = capture != NULL ? note_capture(retire, ticket, stream->device, capture, flags)
-                                       : note_now(retire, ticket, stream, flags);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(capture != NULL ? note_capture(retire, ticket, stream->device, capture, flags)
+                                           : note_now(retire, ticket, stream, flags));
 }
 
 static lade_status note_resolved(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
