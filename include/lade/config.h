@@ -42,8 +42,8 @@ typedef struct lade_config {
   lade_device_options *device;
   lade_pinned_options *pinned;
   lade_pipeline_options *pipeline;
-  char budget_name
-      [64]; /**< What pinned->budget_name points to after a setting named it; outlives the use of those options. */
+  /** The text of pinned->budget_name after a setting named it; outlives the use of those options. */
+  char budget_name[64];
 } lade_config;
 
 /** Sets struct_size, and the other fields to NULL and "". Threads: any. */

@@ -82,9 +82,9 @@ typedef struct lade_copy_table {
   size_t dst_count;  /**< How many blocks the destination has. */
   size_t src_count;  /**< How many the source has. */
   size_t bytes;      /**< Of a block, less than 2^31. */
-  const void *
-      dst_ids; /**< Integers from 0 to dst_count - 1, each at most once; NULL: 0, 1, 2, ... Borrowed for the call in host
-                            memory, pinned or not. In device memory, where both lists must be then: read in stream order. */
+  /** Integers from 0 to dst_count - 1, each at most once; NULL: 0, 1, 2, ... Borrowed for the call in host memory,
+   * pinned or not. In device memory, where both lists must be then: read in stream order. */
+  const void *dst_ids;
   const void *src_ids; /**< The same, below src_count; a block may be read several times. */
   size_t id_bytes;     /**< Of an id: 4 or 8; 0: 8. */
   size_t count;        /**< How many blocks to copy, less than 2^31; 0: none. */
@@ -116,8 +116,8 @@ typedef struct lade_copy_stats {
   uint64_t engine_bytes;
   uint64_t merged_pieces; /**< Copied with a neighbour: counted in neither of the above. */
   uint64_t kernel_loaded; /**< 1: the kernel is loaded; 2: device or driver cannot have it. */
-  uint64_t
-      engine_from_bytes[3];  /**< Pieces from this length on go by copy engines: to the device, from it, within it. */
+  /** Pieces from this length on go by copy engines: to the device, from it, within it. */
+  uint64_t engine_from_bytes[3];
   uint64_t kernel_blocks[3]; /**< Blocks of 512 threads that the kernel runs in, likewise. */
 } lade_copy_stats;
 

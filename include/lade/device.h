@@ -48,49 +48,43 @@ typedef enum lade_device_flag {
                                             "Decisions that differ"): for comparisons, which lade replay makes. Implies
                                             LADE_DEVICE_NEWEST_POOL and LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS, and
                                             event_batch 1 at the creation, unless options say another one. */
-  LADE_DEVICE_NEWEST_POOL =
-      1 << 4, /**< Where several captures into private pools take a stream, the one begun last gets
-                                         its allocations, not the one begun first: as newer versions of PyTorch have it. */
-  LADE_DEVICE_STREAMS_ARE_RETIRED =
-      1 << 5, /**< The program promises: before a stream is destroyed, so that another one may get its handle,
-                  lade_device_stream_retire() or lade_pinned_stream_retire() was called for it, on any object of the
-                  process, and no other thread names the stream from the begin of that call on. Then a thread remembers
-                  the stream that it allocated on last, and asks the driver for it no more: with CUDA about half of a
-                  pair of alloc and free. NULL, LADE_STREAM_LEGACY and LADE_STREAM_PER_THREAD are asked for as ever. An
-                  error of the context may be told by a later call. With any backend. */
-  LADE_DEVICE_THREAD_CACHES =
-      1 << 6, /**< Experimental: a thread keeps what it freed last, and may have it again without the allocator's lock:
-                  for requests of the block's stream and of the very size it was asked for. At most 16 MiB a block, 16
-                  blocks of a size, 64 MiB a thread and a sixteenth of the device's memory in all; no block that another
-                  stream used, and only on streams that the thread allocates on. These blocks are cached as others are,
-                  reserved and not active: before memory is asked of the driver, given back or said to be out, and
-                  before statistics or snapshots are read, all threads' go to the pools. Peaks alone may exceed the
-                  truth by what threads kept. Off while history or trackers are on, and during captures into private
-                  pools. Blocks are chosen otherwise than by PyTorch's allocator: not with LADE_DEVICE_REFERENCE. As at
-                  the creation. */
-  LADE_DEVICE_REFUSE_BEYOND_LIMIT =
-      1
-      << 7 /**< A request that finds nothing cached, and whose segment would exceed the memory fraction (where none is set: the
-                  device's memory) together with what is reserved, is refused at once: neither does the cache go back for it,
-                  nor is the driver asked. Counted in oom_rejections, too. PyTorch's throw_on_cudamalloc_oom: for servers
-                  that reject a request rather than wait for a flush, and for drivers that end the process. */
-  ,
-  LADE_DEVICE_CAPTURE_REUSE =
-      1
-      << 8 /**< Experimental: a block of a private pool that is freed during the capture into it, after other streams of that
-                  capture used it, comes back within the capture: at the first request on its stream whose work the graph
-                  orders after all that these streams (at most 16) had captured at the free. Without it, and where that
-                  cannot be shown, when the capture is over. Uses are recorded once their streams are in the capture. The
-                  program takes no dependencies away from a stream that captures, and while a thread allocates or frees on
-                  a stream of a capture, no other thread adds work to that capture. Costs driver calls at such frees, and
-                  at requests while such blocks wait: one, and one or two for each node captured since. PyTorch's
-                  graph_capture_record_stream_reuse. No effect on runtimes that cannot tell the order. */
-  ,
-  LADE_DEVICE_OLDER_REFERENCE =
-      1
-      << 9 /**< With LADE_DEVICE_REFERENCE alone: as versions of PyTorch before its allocator had pools as objects. Neither
-                  LADE_DEVICE_NEWEST_POOL nor LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS is implied. Replays of traces of version 1
-                  have it. */
+  /** Where several captures into private pools take a stream, the one begun last gets its allocations, not the one
+   * begun first: as newer versions of PyTorch have it. */
+  LADE_DEVICE_NEWEST_POOL = 1 << 4,
+  /** The program promises: before a stream is destroyed, so that another one may get its handle,
+   * lade_device_stream_retire() or lade_pinned_stream_retire() was called for it, on any object of the process, and no
+   * other thread names the stream from the begin of that call on. Then a thread remembers the stream that it allocated
+   * on last, and asks the driver for it no more: with CUDA about half of a pair of alloc and free. NULL,
+   * LADE_STREAM_LEGACY and LADE_STREAM_PER_THREAD are asked for as ever. An error of the context may be told by a later
+   * call. With any backend. */
+  LADE_DEVICE_STREAMS_ARE_RETIRED = 1 << 5,
+  /** Experimental: a thread keeps what it freed last, and may have it again without the allocator's lock: for requests
+   * of the block's stream and of the very size it was asked for. At most 16 MiB a block, 16 blocks of a size, 64 MiB a
+   * thread and a sixteenth of the device's memory in all; no block that another stream used, and only on streams that
+   * the thread allocates on. These blocks are cached as others are, reserved and not active: before memory is asked of
+   * the driver, given back or said to be out, and before statistics or snapshots are read, all threads' go to the
+   * pools. Peaks alone may exceed the truth by what threads kept. Off while history or trackers are on, and during
+   * captures into private pools. Blocks are chosen otherwise than by PyTorch's allocator: not with
+   * LADE_DEVICE_REFERENCE. As at the creation. */
+  LADE_DEVICE_THREAD_CACHES = 1 << 6,
+  /** A request that finds nothing cached, and whose segment would exceed the memory fraction (where none is set: the
+   * device's memory) together with what is reserved, is refused at once: neither does the cache go back for it, nor is
+   * the driver asked. Counted in oom_rejections, too. PyTorch's throw_on_cudamalloc_oom: for servers that reject a
+   * request rather than wait for a flush, and for drivers that end the process. */
+  LADE_DEVICE_REFUSE_BEYOND_LIMIT = 1 << 7,
+  /** Experimental: a block of a private pool that is freed during the capture into it, after other streams of that
+   * capture used it, comes back within the capture: at the first request on its stream whose work the graph orders
+   * after all that these streams (at most 16) had captured at the free. Without it, and where that cannot be shown,
+   * when the capture is over. Uses are recorded once their streams are in the capture. The program takes no
+   * dependencies away from a stream that captures, and while a thread allocates or frees on a stream of a capture, no
+   * other thread adds work to that capture. Costs driver calls at such frees, and at requests while such blocks wait:
+   * one, and one or two for each node captured since. PyTorch's graph_capture_record_stream_reuse. No effect on
+   * runtimes that cannot tell the order. */
+  LADE_DEVICE_CAPTURE_REUSE = 1 << 8,
+  /** With LADE_DEVICE_REFERENCE alone: as versions of PyTorch before its allocator had pools as objects. Neither
+   * LADE_DEVICE_NEWEST_POOL nor LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS is implied. Replays of traces of version 1 have
+   * it. */
+  LADE_DEVICE_OLDER_REFERENCE = 1 << 9
 } lade_device_flag;
 
 /** Callbacks that memory comes from; see "Backends" and "Providers" below. */
@@ -100,9 +94,9 @@ typedef struct lade_device_plugin lade_device_plugin;
 typedef struct lade_device_options {
   size_t struct_size;
   uint64_t max_bytes; /**< Cap on reserved bytes, at every moment. 0: the device's memory. */
-  uint32_t
-      event_batch; /**< Frees covered by one event. 0: 16, with LADE_DEVICE_REFERENCE 1. 1: an event inside each free; above 1, a block whose
-                             streams have finished may come back only at the next search that finds no other. */
+  /** Frees covered by one event. 0: 16, with LADE_DEVICE_REFERENCE 1. 1: an event inside each free; above 1, a block
+   * whose streams have finished may come back only at the next search that finds no other. */
+  uint32_t event_batch;
   uint32_t expandable_segments;   /**< 1: reserve a long range of addresses per stream and map memory into it as it is
                                        wanted, instead of separate segments. Needs a device with virtual memory. */
   uint64_t max_split_bytes;       /**< Blocks of this size and more are never split, and serve only requests that leave
@@ -179,8 +173,8 @@ typedef struct lade_device_stats {
   uint64_t oom_rejections; /**< Of `ooms`, those that LADE_DEVICE_REFUSE_BEYOND_LIMIT refused. */
   uint64_t backup_bytes;   /**< Pinned by lade for bytes of suspended pools, with what is kept for the next suspend. */
   uint64_t backup_used_bytes; /**< ... in which bytes wait. */
-  uint64_t
-      backup_refusals; /**< Pieces of up to 64 MiB that got memory of the driver instead, for lack of room there. */
+  /** Pieces of up to 64 MiB that got memory of the driver instead, for lack of room there. */
+  uint64_t backup_refusals;
 } lade_device_stats;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
@@ -658,8 +652,8 @@ typedef struct lade_device_shared {
   int *fds;                 /**< Of an expandable segment: fd_count descriptors, in the order of addresses. */
   uint64_t fd_count;
   uint64_t piece_bytes; /**< Bytes of the memory that each descriptor names. */
-  uint64_t
-      offset; /**< Bytes from the start of the driver allocation, or of the first piece, to the address exported. */
+  /** Bytes from the start of the driver allocation, or of the first piece, to the address exported. */
+  uint64_t offset;
 } lade_device_shared;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
@@ -740,14 +734,14 @@ LADE_API lade_status lade_device_shared_close(lade_device_allocator *allocator, 
 
 /** Flags of lade_device_pool_options. */
 typedef enum lade_device_pool_flag {
-  LADE_DEVICE_POOL_USE_ON_OOM =
-      1 << 0, /**< When a request elsewhere finds no new memory, it may take a free block of its stream
-                                             from this pool, which returns to it at the free, before anything cached goes back; and
-                                             when that is not enough, the pool's free segments go back to the driver for it. Not
-                                             for pools of captures, whose graphs keep the memory, except with LADE_DEVICE_REFERENCE. */
-  LADE_DEVICE_POOL_NO_SPLIT =
-      1 << 1 /**< Blocks are never split: each is a segment. A cached one serves requests that leave
-                                             less than options.max_unsplit_slack_bytes (20 MiB) of it unused. */
+  /** When a request elsewhere finds no new memory, it may take a free block of its stream from this pool, which returns
+   * to it at the free, before anything cached goes back; and when that is not enough, the pool's free segments go back
+   * to the driver for it. Not for pools of captures, whose graphs keep the memory, except with LADE_DEVICE_REFERENCE.
+   * */
+  LADE_DEVICE_POOL_USE_ON_OOM = 1 << 0,
+  /** Blocks are never split: each is a segment. A cached one serves requests that leave less than
+   * options.max_unsplit_slack_bytes (20 MiB) of it unused. */
+  LADE_DEVICE_POOL_NO_SPLIT = 1 << 1
 } lade_device_pool_flag;
 
 /** Options of lade_device_pool_create; all zero means all defaults. */
@@ -900,9 +894,9 @@ typedef struct lade_device_suspend_options {
   size_t struct_size;
   uint32_t flags;    /**< Set of lade_device_suspend_flag. */
   uint32_t reserved; /**< 0 */
-  void *
-      memory; /**< Where the bytes wait: of lade_pinned_alloc(), say. Borrowed until the resume, or the pool is gone. NULL: pinned memory
-                     of lade's own, kept for the next suspend. */
+  /** Where the bytes wait: of lade_pinned_alloc(), say. Borrowed until the resume, or the pool is gone. NULL: pinned
+   * memory of lade's own, kept for the next suspend. */
+  void *memory;
   uint64_t memory_bytes;         /**< At least lade_device_pool_info.reserved_bytes. */
   lade_device_suspend_move move; /**< Keeps the bytes in place of `memory`, which is NULL then; NULL: lade does. */
   void *move_user;               /**< Its first argument; in use until the resume has returned, or the pool is gone. */
@@ -1112,9 +1106,8 @@ LADE_API void lade_device_restored_destroy(lade_device_restored *restored);
 
 /** One event. */
 typedef struct lade_device_event {
-  uint64_t
-      sequence; /**< Number of the event in its allocator's life, from 0; of those that are not skipped, none is left
-                          out. */
+  /** Number of the event in its allocator's life, from 0; of those that are not skipped, none is left out. */
+  uint64_t sequence;
   uint64_t time_ns; /**< On the runtime's clock (lade_runtime_now_ns), when its call began or its driver call ended. */
   uint64_t address;
   uint64_t bytes;
@@ -1220,9 +1213,8 @@ typedef struct lade_device_listener {
   void *user; /**< Given to each. Must live until after the removal, and after calls under way in other threads. */
   lade_device_reclaimer reclaim;
   lade_device_oom_observer observe_oom;
-  lade_device_tracker
-      track; /**< Of the native backend. Without memory to queue an event, it is left out: its sequence number is
-                                  missing. */
+  /** Of the native backend. Without memory to queue an event, it is left out: its sequence number is missing. */
+  lade_device_tracker track;
   lade_device_leave leave; /**< Of the native backend. */
 } lade_device_listener;
 

@@ -80,9 +80,9 @@ typedef struct lade_graph_buffer {
 typedef enum lade_graph_value_kind {
   LADE_GRAPH_MEMORY = 0, /**< Memory of the program's: address and bytes. */
   LADE_GRAPH_BUFFER = 1, /**< A buffer; of an input: lent for the call. */
-  LADE_GRAPH_BUFFER_TAKEN =
-      2,                 /**< An input whose reference the call takes over: it is released as soon as the function is
-                                    done with it, so that its memory may serve the function itself. */
+  /** An input whose reference the call takes over: it is released as soon as the function is done with it, so that its
+   * memory may serve the function itself. */
+  LADE_GRAPH_BUFFER_TAKEN = 2,
   LADE_GRAPH_INTEGER = 3 /**< A number; outputs alone. */
 } lade_graph_value_kind;
 
@@ -130,29 +130,29 @@ typedef lade_status (*lade_graph_hook)(void *user, lade_graph_stage stage, lade_
 
 /** Flags of lade_graph_tree_options. */
 typedef enum lade_graph_tree_flag {
-  LADE_GRAPH_TREE_FIXED_STATICS =
-      1 << 0 /**< A static input that has moved since the recording that would match is an error that
-                                              names it, not another recording. */
+  /** A static input that has moved since the recording that would match is an error that names it, not another
+   * recording. */
+  LADE_GRAPH_TREE_FIXED_STATICS = 1 << 0
 } lade_graph_tree_flag;
 
 /** Options of lade_graph_tree_create; all zero means all defaults. */
 typedef struct lade_graph_tree_options {
   size_t struct_size;
-  lade_device_pool_id
-      pool; /**< {0, 0}: a pool of the tree's own. Else one that lends nothing, in use by nothing else: no other tree's, with no
-                 blocks handed out, no scope and no capture. As long as the tree lives, calls that begin a scope or a capture
-                 into its pool, trim it or set a checkpoint of it are LADE_ERR_BUSY. */
-  lade_device_allocator
-      *outside;       /**< For memory outside the pool: of eager runs, and copies of inputs from a path that ended.
-                                       Of the same device; borrowed, outlives the tree. NULL: the tree's allocator. */
+  /** {0, 0}: a pool of the tree's own. Else one that lends nothing, in use by nothing else: no other tree's, with no
+   * blocks handed out, no scope and no capture. As long as the tree lives, calls that begin a scope or a capture into
+   * its pool, trim it or set a checkpoint of it are LADE_ERR_BUSY. */
+  lade_device_pool_id pool;
+  /** For memory outside the pool: of eager runs, and copies of inputs from a path that ended. Of the same device;
+   * borrowed, outlives the tree. NULL: the tree's allocator. */
+  lade_device_allocator *outside;
   uint64_t warmups;   /**< Of each function and key before it is recorded. 0: 1. LADE_GRAPH_NONE: none. */
   uint64_t max_nodes; /**< Recordings kept. At the limit the one longest unused goes that none follows. 0: no limit. */
-  uint64_t
-      max_rerecords; /**< Recordings of a function and key after one node for inputs that moved: at this number, such
-                               calls run eagerly. 0: 128. LADE_GRAPH_NONE: none. */
-  uint64_t
-      max_driver_bytes; /**< Device memory that the driver took for all graphs together, as measured when they were made.
-                                  Beyond it recordings go as at max_nodes. 0: no limit. */
+  /** Recordings of a function and key after one node for inputs that moved: at this number, such calls run eagerly. 0:
+   * 128. LADE_GRAPH_NONE: none. */
+  uint64_t max_rerecords;
+  /** Device memory that the driver took for all graphs together, as measured when they were made. Beyond it recordings
+   * go as at max_nodes. 0: no limit. */
+  uint64_t max_driver_bytes;
   lade_graph_hook before; /**< NULL: none. */
   lade_graph_hook after;  /**< NULL: none. */
   void *user;             /**< For the two. */
@@ -206,9 +206,9 @@ typedef enum lade_graph_mode {
 
 /** Flags of an input. */
 typedef enum lade_graph_input_flag {
-  LADE_GRAPH_STATIC =
-      1 << 0, /**< Its memory stays where it is from call to call (weights): it is used in place. Other inputs
-                                   that are not outputs of the path are copied into the pool. */
+  /** Its memory stays where it is from call to call (weights): it is used in place. Other inputs that are not outputs
+   * of the path are copied into the pool. */
+  LADE_GRAPH_STATIC = 1 << 0,
   LADE_GRAPH_MUTATED = 1 << 1 /**< The function writes to it. */
 } lade_graph_input_flag;
 
@@ -311,17 +311,17 @@ LADE_API lade_status lade_graph_output_integer(lade_graph_context *context, size
 
 /** Flags of a call. */
 typedef enum lade_graph_call_flag {
-  LADE_GRAPH_CALL_AUTO =
-      1 << 0 /**< The program calls its functions once per step and marks no steps: this call may end the path,
-                                     but not while a backward call is expected. */
+  /** The program calls its functions once per step and marks no steps: this call may end the path, but not while a
+   * backward call is expected. */
+  LADE_GRAPH_CALL_AUTO = 1 << 0
 } lade_graph_call_flag;
 
 /** A call. */
 typedef struct lade_graph_call {
   size_t struct_size;
   lade_stream stream; /**< Whose work it follows, and which the outputs are ready for. */
-  const uint64_t
-      *key; /**< Numbers that change what the body does (shapes): each key has warm-ups and recordings of its own. */
+  /** Numbers that change what the body does (shapes): each key has warm-ups and recordings of its own. */
+  const uint64_t *key;
   uint64_t key_count;             /**< At most 64. */
   const lade_graph_value *inputs; /**< As many as the function has. Memory of the device's, not in the pool. */
   uint64_t input_count;
@@ -494,16 +494,16 @@ typedef struct lade_graph_run_record {
   uint64_t key_count;
   uint32_t status; /**< lade_status. */
   uint32_t did;    /**< lade_graph_did. */
-  uint32_t
-      rule; /**< That decided what was done: 3 (mutated), 4 (warm-up), 5 (replay), 6 (limit), 7 (record); 0: an error before
-                         any did. Rule 2, and 5 without a match, end paths: `ended`. */
+  /** That decided what was done: 3 (mutated), 4 (warm-up), 5 (replay), 6 (limit), 7 (record); 0: an error before any
+   * did. Rule 2, and 5 without a match, end paths: `ended`. */
+  uint32_t rule;
   uint32_t ended;    /**< lade_graph_ended. */
   uint32_t restored; /**< 1: the pool was brought to the state after the path. */
   uint32_t state;    /**< lade_graph_state after the run; so is `node`. */
   int64_t node;      /**< Recordings 0, 1, ...; warm-ups -1, -2, ...; LADE_GRAPH_NO_NODE. */
   int64_t evicted;   /**< The recording that went for this run; LADE_GRAPH_NO_NODE. */
-  const uint32_t
-      *why; /**< lade_graph_reason: of the candidates looked at last, oldest first, or why the run was eager. */
+  /** lade_graph_reason: of the candidates looked at last, oldest first, or why the run was eager. */
+  const uint32_t *why;
   size_t why_count;
   const uint32_t *carried; /**< Inputs from a path that ended, which were copied out before. */
   size_t carried_count;
@@ -671,28 +671,27 @@ typedef enum lade_graph_strictness {
 
 /** Flags of lade_graph_options. */
 typedef enum lade_graph_flag {
-  LADE_GRAPH_BORROW_NATIVE =
-      1
-      << 0, /**< lade_graph_adopt() alone: the native graph stays the program's, which may destroy it at any time after
-                               the call. The pool stays until it does. */
-  LADE_GRAPH_DEVICE_LAUNCH =
-      1 << 1, /**< Kernels may launch it, too, after lade_graph_upload(), and another one after each update. */
-  LADE_GRAPH_AUTO_FREE =
-      1 << 2 /**< A launch first frees what the graph's own memory nodes allocated at the launch before, and left. */
+  /** lade_graph_adopt() alone: the native graph stays the program's, which may destroy it at any time after the call.
+   * The pool stays until it does. */
+  LADE_GRAPH_BORROW_NATIVE = 1 << 0,
+  /** Kernels may launch it, too, after lade_graph_upload(), and another one after each update. */
+  LADE_GRAPH_DEVICE_LAUNCH = 1 << 1,
+  /** A launch first frees what the graph's own memory nodes allocated at the launch before, and left. */
+  LADE_GRAPH_AUTO_FREE = 1 << 2
 } lade_graph_flag;
 
 /** Options of a graph; all zero means all defaults. */
 typedef struct lade_graph_options {
   size_t struct_size;
-  lade_device_pool_id
-      pool; /**< Where the memory of captures comes from. {0, 0}: a pool of the graph's own. An id that no pool has: one
-                                 is made. Of adopted graphs: see there. */
-  lade_stream
-      stream; /**< Of captures: the one that begins them. Of the allocator's device, not the legacy default stream. It
-                                 outlives the graph; memory belongs to it, so retire it before it is destroyed
-                                 (lade_device_stream_retire()). NULL: adopted graphs alone. */
-  const lade_stream
-      *streams; /**< Further streams that captures fork to, whose allocations come from the pool, too. Copied. */
+  /** Where the memory of captures comes from. {0, 0}: a pool of the graph's own. An id that no pool has: one is made.
+   * Of adopted graphs: see there. */
+  lade_device_pool_id pool;
+  /** Of captures: the one that begins them. Of the allocator's device, not the legacy default stream. It outlives the
+   * graph; memory belongs to it, so retire it before it is destroyed (lade_device_stream_retire()). NULL: adopted
+   * graphs alone. */
+  lade_stream stream;
+  /** Further streams that captures fork to, whose allocations come from the pool, too. Copied. */
+  const lade_stream *streams;
   uint64_t stream_count; /**< At most 63. */
   uint32_t strictness;   /**< lade_graph_strictness. */
   uint32_t flags;        /**< Set of lade_graph_flag. */

@@ -70,8 +70,8 @@ typedef struct lade_group lade_group;
  */
 typedef struct lade_group_ops {
   size_t struct_size; /**< sizeof(lade_group_ops). Fields are appended only. */
-  const char
-      *name; /**< Of the implementation, for messages: "local". Borrowed until `destroy`; at most 63 bytes count. */
+  /** Of the implementation, for messages: "local". Borrowed until `destroy`; at most 63 bytes count. */
+  const char *name;
 
   /** This rank's number, below `size`. */
   uint32_t (*rank)(void *self);
@@ -163,9 +163,9 @@ typedef struct lade_group_local_options {
   int32_t device;      /**< Of this rank. Default 0. */
   int32_t transport;   /**< lade_group_transport; the same on all ranks. */
   uint64_t timeout_ns; /**< Longest wait for another rank, in one step of a call. Default 60 s, at most an hour. */
-  uint64_t
-      slot_bytes; /**< Bytes that are carried at once; a power of two from 4 KiB to 64 MiB. Default 4 MiB. The same on all
-                            ranks, as `slots`. */
+  /** Bytes that are carried at once; a power of two from 4 KiB to 64 MiB. Default 4 MiB. The same on all ranks, as
+   * `slots`. */
+  uint64_t slot_bytes;
   uint64_t slots; /**< 3 to 16 of them: by default 8. HOST: once for the group. DEVICE: in each rank's device memory. */
 } lade_group_local_options;
 
@@ -282,13 +282,13 @@ typedef struct lade_group_mpi_options {
   uint32_t communicator_given; /**< 1: the ranks are those of `communicator`. 0: of MPI_COMM_WORLD. */
   int32_t communicator;        /**< MPI_Comm_c2f of it. */
   int32_t device;              /**< Of this rank. Default 0. */
-  int32_t
-      transport; /**< lade_group_transport; the same on all ranks. DEVICE: through device memory, which the MPI of each
-                                    rank takes (CUDA-aware). AUTO: DEVICE where all say that they do, else HOST. */
+  /** lade_group_transport; the same on all ranks. DEVICE: through device memory, which the MPI of each rank takes
+   * (CUDA-aware). AUTO: DEVICE where all say that they do, else HOST. */
+  int32_t transport;
   uint64_t timeout_ns; /**< Longest wait for another rank, in one step of a call. Default 60 s, at most an hour. */
-  uint64_t
-      slot_bytes; /**< Bytes that are carried at once; a power of two from 4 KiB to 64 MiB. Default 4 MiB. The same on all
-                                    ranks, as `slots`. */
+  /** Bytes that are carried at once; a power of two from 4 KiB to 64 MiB. Default 4 MiB. The same on all ranks, as
+   * `slots`. */
+  uint64_t slot_bytes;
   uint64_t slots;      /**< 2 to 16 of them in each rank: by default 4. */
   uint32_t initialize; /**< 1: MPI is started if it does not run, and ended when the process exits. */
   uint32_t reserved;   /**< 0. */
@@ -329,8 +329,8 @@ LADE_API lade_status lade_group_create_mpi(lade_runtime *runtime, const lade_gro
 /** Options of lade_group_create_nccl(). All zero means the defaults. */
 typedef struct lade_group_nccl_options {
   size_t struct_size;
-  const char *
-      library; /**< Path of the library. NULL: libnccl.so.2, as the dynamic linker finds it, or as it is loaded already. */
+  /** Path of the library. NULL: libnccl.so.2, as the dynamic linker finds it, or as it is loaded already. */
+  const char *library;
   int32_t device;       /**< Of this rank; another one on each rank. Default 0. */
   uint32_t reserved;    /**< 0. */
   uint64_t timeout_ns;  /**< Longest wait for other ranks, in one step of a call. Default 60 s, at most an hour. */

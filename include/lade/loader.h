@@ -375,9 +375,9 @@ typedef struct lade_loader_skip {
   size_t struct_size;
   uint64_t record; /**< Of the index: lade_index_key() names it. */
   uint64_t count;  /**< How often it was left out. */
-  const char
-      *text; /**< What went wrong, at what byte of which file. Valid until the loader is destroyed; "" if there was
-                       no memory for it. */
+  /** The failure, at which byte of which file. Valid until the loader is destroyed; "" if there was no memory for
+   * it. */
+  const char *text;
 } lade_loader_skip;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */

@@ -113,11 +113,11 @@ typedef struct lade_pinned_options {
   uint64_t max_bytes;   /**< Cap on reserved bytes. 0: the smaller of half of the available memory and seven eighths of
                                the cgroup's headroom (to memory.max, memory.high) at creation. */
   uint32_t event_batch; /**< Frees covered by one event. 0: 16. 1: an event inside each free. */
-  uint32_t
-      wait_ms; /**< At the cap: wait up to this long for memory to come back, by a stream that is done or by another
-                               thread's free, before LADE_ERR_LIMIT. A request that the cap is too small for waits for nothing;
-                               on the runtime "sim", whose clock one thread moves, pending blocks alone are waited for. A
-                               thread that itself holds all memory waits until the time is over. 0: no wait. */
+  /** At the cap: wait up to this long for memory to come back, by a stream that is done or by another thread's free,
+   * before LADE_ERR_LIMIT. A request that the cap is too small for waits for nothing; on the runtime "sim", whose clock
+   * one thread moves, pending blocks alone are waited for. A thread that itself holds all memory waits until the time
+   * is over. 0: no wait. */
+  uint32_t wait_ms;
   uint64_t segment_bytes;    /**< Memory is pinned in segments of this size, split into blocks; a larger request gets
                                   a segment of its own. A multiple of 4 KiB from 1 MiB to 1 TiB. 0: 64 MiB, after
                                   first ones of 2 to 8 MiB, up to 16 together, for requests of no more; and a series of
@@ -128,21 +128,19 @@ typedef struct lade_pinned_options {
                                   and at most one for each 16 MiB that a call pins, but 4; none on software devices,
                                   which lock no memory. They end with the call. */
   uint32_t flags;            /**< Bits LADE_PINNED_NUMA_STRICT to LADE_PINNED_REFERENCE. */
-  uint64_t
-      magazine_bytes; /**< Ready blocks of up to 1 MiB that threads may keep for themselves, all threads together; as many
-                                again, at most, lie ready for all threads of a NUMA node. Of larger blocks, whatever this says, a
-                                thread keeps the one of each size class that it used last, and a node eight. Below 1 MiB it is all
-                                that lies ready, larger blocks included. 0: the smaller of 64 MiB and an eighth of the cap. 1:
-                                nothing. Ready blocks go back before a request is refused. */
+  /** Ready blocks of up to 1 MiB that threads may keep for themselves, all threads together; as many again, at most,
+   * lie ready for all threads of a NUMA node. Of larger blocks, whatever this says, a thread keeps the one of each size
+   * class that it used last, and a node eight. Below 1 MiB it is all that lies ready, larger blocks included. 0: the
+   * smaller of 64 MiB and an eighth of the cap. 1: nothing. Ready blocks go back before a request is refused. */
+  uint64_t magazine_bytes;
   uint32_t max_idle_ms; /**< Segments without a block in use or pending for so long are given back, by the calls that
                                 look for pending blocks. 0: never. */
   uint32_t reserved;    /**< 0 */
-  uint64_t register_chunk_bytes; /**< Source register: memory is registered in chunks of this length, for drivers that
-                                      refuse or stall in large registrations. Segments are no longer than a chunk. A
-                                      larger block consists of several, and the driver refuses a copy or fill over the
-                                      end of one: lade splits its own copies there; split yours
-                                      (lade_pinned_info.contiguous_bytes). A multiple of 4 KiB from 1 MiB to 1 TiB. 0:
-                                      all at once. */
+  /** Source register: memory is registered in chunks of this length, for drivers that refuse or stall in large
+   * registrations. Segments are no longer than a chunk. A larger block consists of several, and the driver refuses a
+   * copy or fill over the end of one: lade splits its own copies there; split yours
+   * (lade_pinned_info.contiguous_bytes). A multiple of 4 KiB from 1 MiB to 1 TiB. 0: all at once. */
+  uint64_t register_chunk_bytes;
   /** lade_pinned_budget_mode. One budget for the pinned memory of all processes of a user on this machine: each pool charges a
    * segment to it before it pins it, in a file of the user's (/dev/shm/lade-budget-UID; docs/formats.md). Both hold, the
    * budget and max_bytes. A pool that is refused asks the others to give back what they do not use (those that have a
@@ -245,8 +243,8 @@ typedef struct lade_pinned_stats {
   uint64_t budget_refusals;   /**< Charges that the budget refused. */
   uint64_t budget_faults;     /**< Charges and credits that the budget's file could not be told at once. */
   uint64_t budget_returns;    /**< Times that memory was given back because another pool asked for it. */
-  uint64_t
-      pressure_returns; /**< Times that it was because the system was short of memory; with LADE_PINNED_BACKGROUND. */
+  /** Times that it was because the system was short of memory; with LADE_PINNED_BACKGROUND. */
+  uint64_t pressure_returns;
 } lade_pinned_stats;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */

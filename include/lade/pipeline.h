@@ -146,9 +146,8 @@ typedef lade_status (*lade_transfer_callback)(void *user, uint64_t offset, void 
 
 /** The host side of a transfer. Make it with one of the functions below. */
 typedef struct lade_endpoint {
-  int32_t kind;                    /**< lade_endpoint_kind */
-  int32_t fd;                      /**< FILE: open for reading or writing, seekable. Its file position is not used.
-                                      DEVICE: the device. */
+  int32_t kind; /**< lade_endpoint_kind */
+  int32_t fd;   /**< FILE: open for reading or writing, seekable. Its file position is not used. DEVICE: the device. */
   uint64_t offset;                 /**< FILE, PATH, URL: where the transfer's first byte lies in the file. */
   const char *name;                /**< FILE: for messages; NULL: "file". PATH: the path. URL: the URL. */
   void *memory;                    /**< MEMORY, DEVICE */

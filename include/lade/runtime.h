@@ -156,9 +156,9 @@ typedef struct lade_device_process {
   uint32_t kinds;       /**< Set of lade_process_kind. */
   uint64_t bytes;       /**< Of the device's memory; 0 unless known. */
   uint32_t bytes_known; /**< 0: the driver does not tell them, as in some virtual machines and containers. */
-  int32_t
-      management_index; /**< The device's number in the management library and in nvidia-smi, which differs where devices are
-                                 masked; -1: not told. */
+  /** The device's number in the management library and in nvidia-smi, which differs where devices are masked; -1: not
+   * told. */
+  int32_t management_index;
 } lade_device_process;
 
 /** A callback of lade_device_processes_each(). Another status than LADE_OK ends the walk and is returned. */

@@ -148,16 +148,15 @@ typedef enum lade_load_spread {
    * (row-parallel). */
   LADE_SPREAD_SLICE = 1,
   LADE_SPREAD_RANK = 2, /**< One rank the whole tensor, as for pipeline or expert parallelism. */
-  LADE_SPREAD_BALANCE =
-      3, /**< The same, and the rank is chosen: neighbours stay together, with about the same number of bytes on
-                                each rank. */
+  /** The same, and the rank is chosen: neighbours stay together, with about the same number of bytes on each rank. */
+  LADE_SPREAD_BALANCE = 3,
 } lade_load_spread;
 
 /** How the tensors of some names are spread over a group. Fields are appended only. */
 typedef struct lade_load_rule {
-  const char
-      *pattern;   /**< Of names, whole ones, as fnmatch(3) without flags: '*' any text, '?' any character. NULL: all.
-                            Not looked at when a callback fills the rule. */
+  /** Of names, whole ones, as fnmatch(3) without flags: '*' any text, '?' any character. NULL: all. Not looked at when
+   * a callback fills the rule. */
+  const char *pattern;
   int32_t spread; /**< lade_load_spread */
   int32_t dim;    /**< SLICE: the dimension; from the last one if negative: -1 is the last. */
   uint32_t rank;  /**< RANK */

@@ -101,8 +101,8 @@ typedef struct lade_soft_report {
   uint64_t graphs; /**< Graphs and executable graphs. */
   uint64_t driver_pools;
   uint64_t user_objects;
-  const char
-      *last_finding; /**< Text of the most recent of those counted here; "": there is none. Valid until the next. */
+  /** Text of the most recent of those counted here; "": there is none. Valid until the next. */
+  const char *last_finding;
 } lade_soft_report;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */

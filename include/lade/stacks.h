@@ -47,9 +47,8 @@ typedef struct lade_stacks_options {
   size_t struct_size;
   uint32_t method;     /**< lade_stacks_method. */
   uint32_t max_frames; /**< Of a stack, the innermost ones; at most 64. 0: 16. */
-  uint64_t
-      max_bytes; /**< Of all stacks, about 120 bytes and 8 for each frame; those that nothing refers to go first. 0:
-                            16 MiB. */
+  /** Of all stacks, about 120 bytes and 8 for each frame; those that nothing refers to go first. 0: 16 MiB. */
+  uint64_t max_bytes;
 } lade_stacks_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
