@@ -23,12 +23,12 @@
 #include <errno.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
-#include <sys/single_threaded.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/backoff.h"
 #include "base/log.h"
+#include "base/single_thread.h"
 
 typedef enum kernel_help { HELP_UNKNOWN, HELP_GIVEN, HELP_REFUSED } kernel_help;
 
@@ -50,7 +50,7 @@ static bool kernel_register(void) { return kernel_call(MEMBARRIER_CMD_REGISTER_P
 
 /* Note [Registering]. A refusal is ignored: the thread that needs the call meets it again, and logs it. */
 __attribute__((constructor)) static void register_early(void) {
-  if (__libc_single_threaded) (void)kernel_register();
+  if (ladei_is_single_thread()) (void)kernel_register();
 }
 
 static bool kernel_has_call(void) {

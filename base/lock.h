@@ -20,8 +20,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/single_threaded.h>
 
+#include "base/single_thread.h"
 #include "base/switch.h"
 
 /*
@@ -97,7 +97,7 @@ void ladei_lock_give_awaited(ladei_lock *lock); /* gives a lock that has waiters
 static inline void ladei_lock_word_take(ladei_lock *lock) {
   uint32_t state = LADEI_LOCK_FREE;
   ladei_switch_point("lock", (int)lock->rank);
-  if (__libc_single_threaded) {
+  if (ladei_is_single_thread()) {
     state = atomic_load_explicit(&lock->state, memory_order_relaxed);
     if (state == LADEI_LOCK_FREE) atomic_store_explicit(&lock->state, LADEI_LOCK_HELD, memory_order_relaxed);
   } else {
@@ -109,7 +109,7 @@ static inline void ladei_lock_word_take(ladei_lock *lock) {
 
 static inline void ladei_lock_word_give(ladei_lock *lock) {
   uint32_t state = LADEI_LOCK_HELD;
-  if (__libc_single_threaded)
+  if (ladei_is_single_thread())
     atomic_store_explicit(&lock->state, LADEI_LOCK_FREE, memory_order_relaxed);
   else if (!atomic_compare_exchange_strong_explicit(&lock->state, &state, LADEI_LOCK_FREE, memory_order_release,
                                                     memory_order_relaxed))
