@@ -33,13 +33,6 @@ def _look_beside() -> None:
 
 _look_beside()
 
-if "t" in _sys.abiflags:
-    raise ImportError(
-        f"this is a free-threaded Python {_sys.version_info.major}.{_sys.version_info.minor}; lade's extension is for CPython with its global"
-        " interpreter lock",
-        name="lade",
-    )
-
 # Here: importing the extension would take its classes from the main interpreter. A Python without these modules is left to the extension.
 for _name in ("_interpreters", "_xxsubinterpreters"):  # since Python 3.13, before
     try:
@@ -49,7 +42,27 @@ for _name in ("_interpreters", "_xxsubinterpreters"):  # since Python 3.13, befo
     if _interpreters.get_current() != _interpreters.get_main():
         raise ImportError("lade serves the main interpreter of a process, and no subinterpreter", name="lade")
 
-from lade import _lade
+
+def _refuse_other_python(error: ImportError) -> None:
+    """Say it where the extension is there for another kind of Python: with the global interpreter lock, or without."""
+    from importlib.machinery import EXTENSION_SUFFIXES
+
+    folder = _os.path.dirname(_os.path.abspath(__file__))
+    if any(_os.path.exists(_os.path.join(folder, "_lade" + suffix)) for suffix in EXTENSION_SUFFIXES):
+        return
+    kind = "free-threaded " if "t" in _sys.abiflags else ""
+    raise ImportError(
+        f"this package of lade is not built for a {kind}{_sys.implementation.name} {_sys.version_info[0]}.{_sys.version_info[1]}:"
+        " `pip install ./python` in a clone of lade builds it for the Python that runs",
+        name="lade",
+    ) from error
+
+
+try:
+    from lade import _lade
+except ImportError as _error:
+    _refuse_other_python(_error)
+    raise
 from lade._lade import *  # noqa: F403
 
 __version__ = _lade.version()

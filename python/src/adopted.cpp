@@ -58,7 +58,7 @@ std::string text_of(const Adopted &self) {
 } // namespace
 
 void bind_adopted(nb::module_ &module, nb::class_<PoolObject> &pool) {
-  nb::class_<Adopted>(
+  Locked<Adopted>(
       module, "Adopted", nb::is_weak_referenceable(),
       "Memory of the program's own that PinnedPool.adopt() has pinned. It is pinned until close(), the end of its "
       "``with`` block,\nor the object's end; the array and the pool are kept until then.")
@@ -79,7 +79,7 @@ void bind_adopted(nb::module_ &module, nb::class_<PoolObject> &pool) {
   pool.def(
       "adopt",
       [](const PoolObject &self, nb::handle array, bool charged) {
-        (void)self.pool->get();
+        (void)self.use()->get();
         return Adopted(self.pool, tensor_view(array, Access::read, "array"), charged);
       },
       nb::arg("array").none(), nb::kw_only(), nb::arg("charged") = false,

@@ -10,9 +10,9 @@
 //     that stands on it (a pipeline). The last one deletes, which closes and waits (R2).
 // A2  close() is for owners() == 1, so that no other thread is in a call of the library on it, as its destroy functions demand:
 //     a block counts until its free has returned.
-// A3  Whether it is closed is read and written under the GIL, except by retire(), which finds open ones alone: an arena is in its
-//     runtime's list (Runtime::arena_add) from its creation until it is about to be closed. A closed arena refuses every call by
-//     name.
+// A3  A close begins where owners() is 1, in one step with taking that count (closing_begin()), and a call without a block counts before
+//     it looks (Use): with the GIL that is needless, and Use counts nothing. retire() finds open ones alone: an arena is in its runtime's
+//     list (Runtime::arena_add) from its creation until it is about to be closed. A closed arena refuses every call by name.
 #ifndef LADE_PYTHON_ARENA_H
 #define LADE_PYTHON_ARENA_H
 
@@ -30,9 +30,16 @@ public:
   void hold() noexcept { owners_.fetch_add(1, std::memory_order_relaxed); }
   // Any thread, with or without the GIL.
   void drop() noexcept {
-    if (owners_.fetch_sub(1, std::memory_order_acq_rel) == 1) end();
+    if ((owners_.fetch_sub(1, std::memory_order_acq_rel) & ~closing_bit) == 1) end();
   }
-  long owners() const noexcept { return owners_.load(std::memory_order_acquire); }
+  long owners() const noexcept { return owners_.load(std::memory_order_acquire) & ~closing_bit; }
+  // A3. False: others own it. After it, is_closing() is true until closing_undo().
+  bool closing_begin() noexcept {
+    long sole = 1;
+    return owners_.compare_exchange_strong(sole, 1 | closing_bit, std::memory_order_acq_rel);
+  }
+  void closing_undo() noexcept { owners_.fetch_and(~closing_bit, std::memory_order_acq_rel); }
+  bool is_closing() const noexcept { return (owners_.load(std::memory_order_acquire) & closing_bit) != 0; }
   const Device &device() const noexcept { return device_; }
   Runtime &runtime() const noexcept { return *device_.runtime; }
   // R3, R4: what is there stays as it is.
@@ -54,6 +61,7 @@ private:
     }
   }
 
+  static constexpr long closing_bit = 1L << 62;
   std::atomic<long> owners_{1};
   Device device_;
 };
@@ -82,6 +90,26 @@ public:
 
 private:
   Kind *arena_ = nullptr;
+};
+
+// A call on an arena that a Python object owns (A3): made before the arena is asked whether it is closed, for as long as the call.
+template <typename Kind> class Use {
+public:
+#if defined(Py_GIL_DISABLED)
+  explicit Use(const Owner<Kind> &owner) noexcept : owner_(owner) {}
+  Kind *operator->() const noexcept { return owner_.get(); }
+  Kind &operator*() const noexcept { return *owner_.get(); }
+
+private:
+  Owner<Kind> owner_;
+#else
+  explicit Use(const Owner<Kind> &owner) noexcept : arena_(owner.get()) {}
+  Kind *operator->() const noexcept { return arena_; }
+  Kind &operator*() const noexcept { return *arena_; }
+
+private:
+  Kind *arena_;
+#endif
 };
 
 // Lets go of an owner from Python: without the GIL where it is the last one, because that waits (R2).
@@ -138,12 +166,13 @@ inline void let_go(Block *block) {
 
 // Closes an arena at a user's word; `destroy` is the library's call of its kind. Refuses while others stand on it (A2).
 template <typename Handle, typename Destroy>
-void arena_close(Arena &arena, Handle *&handle, const char *class_name, Destroy destroy) {
-  if (arena.owners() != 1 || !arena.runtime().arena_remove_sole(&arena))
+void arena_close(Arena &arena, std::atomic<Handle *> &handle, const char *class_name, Destroy destroy) {
+  if (arena.owners() != 1 || !arena.runtime().arena_remove_sole(&arena)) {
+    if (arena.is_closing()) return; // by another thread
     raise(LADE_ERR_BUSY, std::string("the ") + class_name + " cannot be closed: " + std::to_string(arena.owners() - 1) +
                              " buffers, exported tensors, calls in other threads or pipelines still use it");
-  Handle *closed = handle;
-  handle = nullptr; // calls from now on are refused (A3)
+  }
+  Handle *closed = handle.exchange(nullptr); // calls from now on are refused (A3)
   lade_status status;
   {
     Unlocked unlocked;
@@ -151,7 +180,8 @@ void arena_close(Arena &arena, Handle *&handle, const char *class_name, Destroy 
     if (status == LADE_OK) arena.runtime().arena_closed();
   }
   if (status == LADE_OK) return;
-  handle = closed;
+  handle.store(closed);
+  arena.closing_undo();
   set_error(status);
   {
     Unlocked unlocked;

@@ -78,7 +78,8 @@ template <typename Object> struct Function {
   nb::object current_device, current_stream, held, hold, memory, pointer, failed;
   int (*device_number)(int) = nullptr;   // P4: in place of current_device, ...
   intptr_t (*stream_handle)() = nullptr; // ... and of current_stream
-  std::vector<Slot<Object>> slots;       // by the device's number, as far as they were asked for
+  std::vector<Slot<Object>>
+      slots; // by the device's number, as far as they were asked for; guarded by the capsule's lock
   PyObject *ptr_name = PyUnicode_InternFromString("ptr");
 
   Slot<Object> slot(size_t number) {
@@ -139,9 +140,15 @@ template <typename... Arguments> nb::object made(const nb::object &type, Argumen
 nb::object stream_held(const Function<AllocatorObject> &function, intptr_t number) {
   const nb::object handle = nb::steal(PyLong_FromSsize_t(number));
   if (!handle) throw nb::python_error();
+#if defined(Py_GIL_DISABLED)
+  PyObject *stream = nullptr;
+  if (PyDict_GetItemRef(function.held.ptr(), handle.ptr(), &stream) < 0) throw nb::python_error();
+  return nb::steal(stream);
+#else
   nb::object stream = nb::borrow(PyDict_GetItemWithError(function.held.ptr(), handle.ptr()));
   if (!stream && PyErr_Occurred()) throw nb::python_error();
   return stream;
+#endif
 }
 
 // P2. The stream, whose object is kept in `stream`, unless it is a default one.
@@ -166,9 +173,10 @@ lade_stream stream_now(Function<AllocatorObject> &function, const Allocator &all
 // Device memory. A refusal of lade's goes through `failed`, which raises CuPy's error.
 Block *block_now(Function<AllocatorObject> &function, AllocatorObject &arena, size_t bytes, PyObject *nbytes) {
   nb::object stream;
-  const lade_stream on = stream_now(function, *arena.allocator.get(), stream);
+  const Use<Allocator> allocator = arena.use();
+  const lade_stream on = stream_now(function, *allocator, stream);
   try {
-    return device_block(*arena.allocator.get(), bytes, on);
+    return device_block(*allocator, bytes, on);
   } catch (nb::python_error &error) {
     const nb::object value = nb::borrow(error.value());
     if (!nb::steal(PyObject_CallFunctionObjArgs(function.failed.ptr(), nbytes, value.ptr(), nullptr)))
@@ -178,15 +186,19 @@ Block *block_now(Function<AllocatorObject> &function, AllocatorObject &arena, si
 }
 
 Block *block_now(Function<PoolObject> &, PoolObject &arena, size_t bytes, PyObject *) {
-  return pool_block(*arena.pool.get(), bytes);
+  return pool_block(*arena.use(), bytes);
 }
 
-template <typename Object> PyObject *allocate(Function<Object> &function, PyObject *nbytes) {
+template <typename Object> PyObject *allocate(Function<Object> &function, PyObject *capsule, PyObject *nbytes) {
   const std::optional<uint64_t> bytes = NaturalArgument{nbytes}.read("nbytes");
   if (!bytes || *bytes > static_cast<uint64_t>(PY_SSIZE_T_MAX))
     refuse("nbytes is " + repr_text(nbytes) + "; expected an int of 0 or more, below 2^63");
   const size_t number = device_now(function);
-  const Slot<Object> slot = function.slot(number);
+  Slot<Object> slot;
+  {
+    const nb::ft_object_guard guard(capsule);
+    slot = function.slot(number);
+  }
   Block *block = block_now(function, *slot.native, *bytes, nbytes);
   nb::object memory = block_object(block, *bytes, slot.object.ptr());
   if (function.memory) {
@@ -202,7 +214,7 @@ const char capsule_name[] = "lade.cupy", device_signature[] = "int (int __pyx_sk
 // The functions that CuPy calls. C++'s exceptions end here.
 template <typename Object> PyObject *entry(PyObject *capsule, PyObject *nbytes) {
   try {
-    return allocate(*static_cast<Function<Object> *>(PyCapsule_GetPointer(capsule, capsule_name)), nbytes);
+    return allocate(*static_cast<Function<Object> *>(PyCapsule_GetPointer(capsule, capsule_name)), capsule, nbytes);
   } catch (nb::python_error &error) {
     error.restore();
   } catch (const std::bad_alloc &) {

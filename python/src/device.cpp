@@ -29,8 +29,9 @@ void Allocator::close(bool wait) {
 Owner<Allocator> allocator_from(nb::handle object) {
   AllocatorObject *allocator = nullptr;
   if (!nb::try_cast(object, allocator) || !allocator) refuse_type("allocator", object, "a lade.DeviceAllocator");
-  (void)allocator->allocator->get();
-  return allocator->allocator;
+  Owner<Allocator> owner = allocator->allocator;
+  (void)owner->get();
+  return owner;
 }
 
 namespace {
@@ -152,12 +153,12 @@ void allocator_init(AllocatorObject *self, nb::handle device_argument, Natural m
 }
 
 DeviceBuffer allocator_empty(const AllocatorObject &self, nb::handle shape, nb::handle dtype, nb::handle stream) {
-  return device_empty(*self.allocator.get(), Layout(shape, dtype_from(dtype)), stream);
+  return device_empty(*self.use(), Layout(shape, dtype_from(dtype)), stream);
 }
 
 DeviceBuffer allocator_alloc(const AllocatorObject &self, nb::handle bytes, nb::handle stream) {
   if (!PyIndex_Check(bytes.ptr())) refuse_type("nbytes", bytes, "an int");
-  return device_empty(*self.allocator.get(), Layout(bytes, dtype_find("uint8")), stream);
+  return device_empty(*self.use(), Layout(bytes, dtype_find("uint8")), stream);
 }
 
 void allocator_record_stream(const AllocatorObject &self, nb::handle object, nb::handle stream) {
@@ -170,7 +171,8 @@ void allocator_record_stream(const AllocatorObject &self, nb::handle object, nb:
 
 void allocator_peer_add(const AllocatorObject &self, nb::handle object) {
   const Device peer = device_from(object);
-  Allocator &allocator = *self.allocator.get();
+  const Use<Allocator> use = self.use();
+  Allocator &allocator = *use;
   if (peer.runtime != allocator.device().runtime)
     refuse("peer is " + peer.text() + "; expected a device of the runtime of " + allocator.device().text());
   unlocked_call(allocator, [&](lade_device_allocator *handle) { return lade_device_peer_add(handle, peer.ordinal); });
@@ -179,7 +181,7 @@ void allocator_peer_add(const AllocatorObject &self, nb::handle object) {
 lade_device_stats allocator_stats(const AllocatorObject &self) {
   lade_device_stats stats;
   lade_device_stats_init(&stats);
-  check(lade_device_stats_get(self.allocator->get(), &stats));
+  check(lade_device_stats_get(self.use()->get(), &stats));
   return stats;
 }
 
@@ -194,7 +196,7 @@ std::string allocator_summary(const AllocatorObject &self, bool abbreviated) {
 nb::dict allocator_usage(const AllocatorObject &self) {
   lade_device_usage usage;
   lade_device_usage_init(&usage);
-  check(lade_device_usage_get(self.allocator->get(), &usage));
+  check(lade_device_usage_get(self.use()->get(), &usage));
   nb::dict out;
 #define LADE_PYTHON_FIELD(name) out[#name] = usage.name
   LADE_PYTHON_FIELD(allocated_bytes);
@@ -214,9 +216,10 @@ nb::dict allocator_usage(const AllocatorObject &self) {
 
 // False: of an allocator that is closed, or a parent's.
 bool usage_of(const AllocatorObject &self, lade_device_usage &usage) noexcept {
-  if (self.allocator->is_closed()) return false;
+  const Use<Allocator> allocator = self.use();
+  if (allocator->is_closed()) return false;
   lade_device_usage_init(&usage);
-  return lade_device_usage_get(self.allocator->get(), &usage) == LADE_OK;
+  return lade_device_usage_get(allocator->get(), &usage) == LADE_OK;
 }
 
 std::string allocator_text_of(const AllocatorObject &self) {
@@ -230,9 +233,9 @@ std::string allocator_text_of(const AllocatorObject &self) {
 
 std::string allocator_settings(const AllocatorObject &self) {
   size_t needed = 0;
-  check(lade_device_settings_write(self.allocator->get(), nullptr, 0, &needed));
+  check(lade_device_settings_write(self.use()->get(), nullptr, 0, &needed));
   std::string text(needed, '\0');
-  check(lade_device_settings_write(self.allocator->get(), text.data(), text.size(), nullptr));
+  check(lade_device_settings_write(self.use()->get(), text.data(), text.size(), nullptr));
   text.resize(needed ? needed - 1 : 0);
   return text;
 }
@@ -451,7 +454,7 @@ void bind_device(nb::module_ &module) {
           "retire_stream",
           [](const AllocatorObject &self, nb::handle stream) {
             const lade_stream retired = stream_on(self.allocator->device(), stream);
-            unlocked_call(*self.allocator.get(),
+            unlocked_call(*self.use(),
                           [&](lade_device_allocator *handle) { return lade_device_stream_retire(handle, retired); });
           },
           nb::arg("stream").none(), nb::sig("def retire_stream(self, stream: StreamLike) -> None"),
@@ -470,15 +473,13 @@ void bind_device(nb::module_ &module) {
       .def(
           "empty_cache",
           [](const AllocatorObject &self) {
-            unlocked_call(*self.allocator.get(),
-                          [](lade_device_allocator *handle) { return lade_device_empty_cache(handle); });
+            unlocked_call(*self.use(), [](lade_device_allocator *handle) { return lade_device_empty_cache(handle); });
           },
           "Wait for pending blocks, and give all wholly free segments back to the driver.")
       .def(
           "trim",
           [](const AllocatorObject &self) {
-            unlocked_call(*self.allocator.get(),
-                          [](lade_device_allocator *handle) { return lade_device_empty_cache(handle); });
+            unlocked_call(*self.use(), [](lade_device_allocator *handle) { return lade_device_empty_cache(handle); });
           },
           "The same as empty_cache().")
       .def(
@@ -496,7 +497,7 @@ void bind_device(nb::module_ &module) {
           "device_memory",
           [](const AllocatorObject &self) {
             size_t free_bytes = 0, total_bytes = 0;
-            unlocked_call(*self.allocator.get(), [&](lade_device_allocator *handle) {
+            unlocked_call(*self.use(), [&](lade_device_allocator *handle) {
               return lade_device_memory_get(handle, &free_bytes, &total_bytes);
             });
             return nb::make_tuple(free_bytes, total_bytes);
@@ -508,28 +509,26 @@ void bind_device(nb::module_ &module) {
       .def(
           "reset_peak_stats",
           [](const AllocatorObject &self) {
-            check(lade_device_stats_reset(self.allocator->get(), LADE_STATS_RESET_PEAKS));
+            check(lade_device_stats_reset(self.use()->get(), LADE_STATS_RESET_PEAKS));
           },
           "Let all peaks start anew from the current values.")
       .def(
           "reset_accumulated_stats",
-          [](const AllocatorObject &self) {
-            check(lade_device_stats_reset(self.allocator->get(), LADE_STATS_RESET_SUMS));
-          },
+          [](const AllocatorObject &self) { check(lade_device_stats_reset(self.use()->get(), LADE_STATS_RESET_SUMS)); },
           "Let everything that only grows start anew from 0.")
       .def("summary", &allocator_summary, nb::arg("abbreviated") = false, "The statistics as a table for people.")
       .def("settings", &allocator_settings, "The settings in force, as text for ``settings=``.")
       .def(
           "set_memory_fraction",
           [](const AllocatorObject &self, double fraction) {
-            check(lade_device_set_memory_fraction(self.allocator->get(), fraction));
+            check(lade_device_set_memory_fraction(self.use()->get(), fraction));
           },
           nb::arg("fraction"), "Limit reserved bytes to a share of the device's memory, from now on.")
       .def(
           "record_history",
           [](const AllocatorObject &self, Natural max_entries, bool stacks) {
             const lade_history_options options = history_options(max_entries.read("max_entries"), stacks);
-            check(lade_device_history_set(self.allocator->get(), &options));
+            check(lade_device_history_set(self.use()->get(), &options));
           },
           nb::arg("max_entries").none() = nb::int_(100000), nb::kw_only(), nb::arg("stacks") = true,
           nb::sig("def record_history(self, max_entries: int | None = 100000, *, stacks: bool = True) -> None"),
@@ -564,7 +563,7 @@ void bind_device(nb::module_ &module) {
       .def_prop_ro(
           "device", [](const AllocatorObject &self) { return DeviceObject(self.allocator->device()); }, "Its device.")
       .def_prop_ro(
-          "handle", [](const AllocatorObject &self) { return reinterpret_cast<uintptr_t>(self.allocator->get()); },
+          "handle", [](const AllocatorObject &self) { return reinterpret_cast<uintptr_t>(self.use()->get()); },
           "The ``lade_device_allocator *`` as an int, for C extensions; valid while the allocator is open.")
       .def(
           "__enter__", [](nb::handle self) { return nb::borrow(self); },

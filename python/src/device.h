@@ -22,10 +22,11 @@ public:
 
   // Refuses a closed allocator.
   lade_device_allocator *get() const {
-    if (__builtin_expect(!handle_, 0)) refuse("the DeviceAllocator is closed");
-    return handle_;
+    lade_device_allocator *handle = handle_.load(std::memory_order_relaxed);
+    if (__builtin_expect(!handle || (!has_gil && is_closing()), 0)) refuse("the DeviceAllocator is closed");
+    return handle;
   }
-  bool is_closed() const noexcept { return !handle_; }
+  bool is_closed() const noexcept { return !handle_.load(std::memory_order_relaxed) || (!has_gil && is_closing()); }
   void close(bool wait);
   void free(void *pointer) noexcept override {
     if (is_abandoned()) return;
@@ -37,7 +38,7 @@ public:
   lade_status retire(lade_stream stream) noexcept override { return lade_device_stream_retire(handle_, stream); }
 
 private:
-  lade_device_allocator *handle_; // NULL: closed
+  std::atomic<lade_device_allocator *> handle_; // NULL: closed
   const bool uncached_;
 };
 
@@ -47,6 +48,7 @@ struct AllocatorObject {
   AllocatorObject() = default;
   AllocatorObject(AllocatorObject &&) = default;
   ~AllocatorObject() { let_go(allocator); }
+  Use<Allocator> use() const noexcept { return Use<Allocator>(allocator); }
 };
 
 // The allocator that an argument means: a lade.DeviceAllocator that is open. Refuses the rest by name.

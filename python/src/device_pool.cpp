@@ -170,7 +170,7 @@ void bind_device_pool(nb::module_ &module) {
         return stats.backup_bytes;
       },
       nb::arg("allocator"), nb::sig("def _backup_bytes(allocator: DeviceAllocator) -> int"));
-  nb::class_<DevicePool>(module, "_DevicePool")
+  Locked<DevicePool>(module, "_DevicePool")
       .def(
           "__init__",
           [](DevicePool *self, nb::handle allocator, std::optional<PoolId> id) {

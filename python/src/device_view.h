@@ -23,7 +23,7 @@ public:
   // Its parts are not given back by themselves.
   void free(void *) noexcept override {}
   lade_status retire(lade_stream) noexcept override { return LADE_OK; }
-  // Notes that work of a stream may use the range until it is given back. Under the GIL.
+  // Notes that work of a stream may use the range until it is given back.
   virtual lade_status record(lade_stream stream) noexcept = 0;
 };
 

@@ -72,23 +72,26 @@ GraphTree::~GraphTree() {
 
 void GraphTree::close() {
   if (is_closed()) return;
-  if (uses_ != 0)
-    raise(LADE_ERR_BUSY, "the Tree cannot be closed: " + std::to_string(uses_) +
+  long uses = uses_.load();
+  if (uses == 0 && running) raise(LADE_ERR_BUSY, "the Tree cannot be closed in a function that a tree runs");
+  if (uses != 0 || !uses_.compare_exchange_strong(uses, closing_bit)) {
+    if (uses & closing_bit) return; // another thread closes it
+    raise(LADE_ERR_BUSY, "the Tree cannot be closed: " + std::to_string(uses) +
                              " outputs, tensors over them, or calls in other threads still use it");
-  if (running) raise(LADE_ERR_BUSY, "the Tree cannot be closed in a function that a tree runs");
-  lade_graph_tree *closed = handle_;
-  handle_ = nullptr;
+  }
+  lade_graph_tree *closed = handle_.exchange(nullptr);
   lade_status status;
   {
     Unlocked unlocked;
     status = lade_graph_tree_destroy(closed, true);
   }
   if (status != LADE_OK) {
-    handle_ = closed;
+    handle_.store(closed);
+    uses_.fetch_and(~closing_bit);
     raise(status);
   }
   Unlocked unlocked;
-  streams_.clear();
+  streams_.clear(); // no call is left that uses them
   allocator_ = Owner<Allocator>();
 }
 
@@ -125,7 +128,9 @@ std::vector<uint64_t> GraphTree::overwritten() {
 }
 
 void GraphTree::streams_keep(std::shared_ptr<Stream> stream) {
-  if (stream) streams_.push_back(std::move(stream));
+  if (!stream) return;
+  std::lock_guard<std::mutex> guard(lock_);
+  streams_.push_back(std::move(stream));
 }
 
 // ---- Outputs ---------------------------------------------------------------------------------------------------------
@@ -286,9 +291,12 @@ nb::object value_object(GraphTree &tree, const GraphFunctionObject &function, co
 
 GraphFunctionObject::~GraphFunctionObject() {
   // Busy in a body: then it goes with the tree.
-  if (function && !tree->is_abandoned() && !tree->is_closed()) {
-    GraphTree &of = *tree.get();
-    without_gil([&] { (void)lade_graph_tree_function_remove(of.get(), function); });
+  if (function && !tree->is_abandoned()) {
+    const GraphUse use(*tree.get());
+    if (!tree->is_closed()) {
+      lade_graph_tree *of = tree->get();
+      without_gil([&] { (void)lade_graph_tree_function_remove(of, function); });
+    }
   }
   let_go(tree);
 }
@@ -311,14 +319,13 @@ struct GraphCalls {
 
   // Calls what may wait for a run of another thread.
   template <typename Call> static void waiting(GraphTree &tree, Call call) {
+    const GraphUse use(tree);
     lade_graph_tree *handle = tree.get();
-    tree.uses_++;
     lade_status status;
     {
       Unlocked unlocked;
       status = call(handle);
     }
-    tree.uses_--;
     check(status);
   }
 
@@ -373,7 +380,10 @@ struct GraphCalls {
   static void run_end(GraphTree &tree, std::shared_ptr<Stream> stream, bool is_ok) {
     if (is_ok) {
       std::vector<std::shared_ptr<Stream>> gone;
-      gone.swap(tree.streams_);
+      {
+        std::lock_guard<std::mutex> guard(tree.lock_);
+        gone.swap(tree.streams_);
+      }
       tree.streams_keep(std::move(stream));
       if (!gone.empty()) {
         Unlocked unlocked;
@@ -398,6 +408,7 @@ struct GraphCalls {
     lade_graph_call how;
     lade_graph_call_init(&how);
     how.stream = stream_from(tree.runtime(), stream, tree.device().ordinal);
+    const GraphUse use(tree);
     lade_graph_tree *handle = tree.get();
     inputs_read(tree, function, addresses, inputs, offsets, key);
     how.inputs = inputs.data();
@@ -406,7 +417,6 @@ struct GraphCalls {
     how.key_count = key.size();
     how.flags = automatic ? LADE_GRAPH_CALL_AUTO : 0;
     Running own{call, &offsets, function.output_count, nullptr, false};
-    tree.uses_++;
     lade_status status;
     lade_error error;
     {
@@ -417,7 +427,6 @@ struct GraphCalls {
       if (__builtin_expect(status != LADE_OK, 0)) error = *lade_last_error();
       if (__builtin_expect(own.called, 0)) late_destroy();
     }
-    tree.uses_--;
     std::unique_ptr<nb::python_error> failed = std::move(own.raised);
     if (status != LADE_OK && !failed) {
       set_error(error);
@@ -434,6 +443,7 @@ struct GraphCalls {
 
   static void record_stream(const GraphTreeObject &self, uintptr_t address, nb::handle stream) {
     GraphTree &tree = *self.tree.get();
+    const GraphUse use(tree);
     size_t offset = 0, bytes = 0;
     const lade_graph_buffer buffer = tree.find(address, 1, &offset, &bytes);
     if (!is_buffer(buffer)) refuse("the array is no output of this Tree");
@@ -656,8 +666,8 @@ nb::tuple memory_of(const GraphTreeObject &self, nb::handle object, const std::s
 
 void bind_graphs(nb::module_ &module) {
   bind_array_class(module);
-  nb::class_<GraphFunctionObject>(module, "_GraphFunction", "A function of a tree, of one form of arguments.");
-  nb::class_<GraphTreeObject>(module, "_GraphTree", "What lade.graphs.Tree stands on.")
+  Locked<GraphFunctionObject>(module, "_GraphFunction", "A function of a tree, of one form of arguments.");
+  Locked<GraphTreeObject>(module, "_GraphTree", "What lade.graphs.Tree stands on.")
       .def("__init__", &GraphCalls::init, nb::arg("allocator").none(), nb::arg("warmups").none(),
            nb::arg("max_nodes").none(), nb::arg("max_driver_bytes").none(),
            nb::sig("def __init__(self, allocator: DeviceAllocator, warmups: int, max_nodes: int, max_driver_bytes: "

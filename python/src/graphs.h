@@ -12,8 +12,9 @@
 // G2  A count of a buffer is given back when the last array, tensor or capsule over it goes, in whatever thread that is.
 // G3  given_ has every Output of a buffer, so that memory that comes back as an input is known by its address, whichever object made the
 //     tensor. Guarded by lock_, under which only buffers are asked about.
-// G4  A tree closes at the user's word while no Output and no run stands on it: both are counted in uses_, changed upwards under the
-//     GIL alone. Functions are no use: those of a closed tree do nothing.
+// G4  A tree closes at the user's word while no Output and no call stands on it: both are counted in uses_. A call counts before it looks
+//     whether the tree is closed (GraphUse), until its outputs count; a close takes the last count in one step. Functions are no use: those
+//     of a closed tree do nothing.
 // G5  In a body no tree is destroyed, as that waits: it is kept in a list, and goes after the run.
 // G6  A lade.Stream that runs or notes were made on lives until the next run is over.
 #ifndef LADE_PYTHON_GRAPHS_H
@@ -38,10 +39,10 @@ public:
 
   // Refuses a closed tree.
   lade_graph_tree *get() const {
-    if (__builtin_expect(!handle_, 0)) refuse("the Tree is closed");
-    return handle_;
+    if (__builtin_expect(is_closed(), 0)) refuse("the Tree is closed");
+    return handle_.load();
   }
-  bool is_closed() const noexcept { return !handle_; }
+  bool is_closed() const noexcept { return !handle_.load() || (uses_.load() & closing_bit) != 0; }
   void close();
   // Outputs give their buffers back themselves.
   void free(void *) noexcept override {}
@@ -56,14 +57,28 @@ public:
 private:
   friend class GraphOutput;
   friend struct GraphCalls;
+  friend class GraphUse;
   void streams_keep(std::shared_ptr<Stream> stream);
   Owner<Allocator> allocator_;
-  lade_graph_tree *handle_; // NULL: closed
+  std::atomic<lade_graph_tree *> handle_; // NULL: closed
+  static constexpr long closing_bit = 1L << 62;
   std::atomic<long> uses_{0};
   std::mutex lock_;
   std::multimap<uintptr_t, GraphOutput *> given_;
   uint64_t given_count_ = 0;                     // so far; guarded by lock_
-  std::vector<std::shared_ptr<Stream>> streams_; // G6
+  std::vector<std::shared_ptr<Stream>> streams_; // G6; guarded by lock_
+};
+
+// A call on a tree (G4).
+class GraphUse {
+public:
+  explicit GraphUse(GraphTree &tree) noexcept : tree_(tree) { tree_.uses_++; }
+  ~GraphUse() { tree_.uses_--; }
+  GraphUse(const GraphUse &) = delete;
+  GraphUse &operator=(const GraphUse &) = delete;
+
+private:
+  GraphTree &tree_;
 };
 
 // A count of a buffer; or the memory of an input, for the time of a body.
@@ -89,7 +104,7 @@ private:
   const uintptr_t address_;
   const size_t bytes_;
   const std::shared_ptr<const std::string> function_;
-  bool ended_ = false;
+  std::atomic<bool> ended_{false};
   uint64_t number_ = 0;     // among those of a buffer, from 1 on
   bool is_watched_ = false; // guarded by the tree's lock_
 };

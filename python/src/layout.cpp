@@ -35,7 +35,8 @@ const DType dtypes[] = {
 };
 constexpr size_t dtype_count = sizeof dtypes / sizeof dtypes[0];
 
-// Objects seen before -> index in `dtypes`. The GIL guards it; immortal. Few: only what names one of the types gets in.
+// Objects seen before -> index in `dtypes`: small ints, which live as long as the process. Immortal; a dict guards itself. Few: only what
+// names one of the types gets in.
 PyObject *known() {
   static PyObject *const dict = PyDict_New();
   return dict;

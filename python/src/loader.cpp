@@ -49,7 +49,7 @@ struct Index {
 
 struct IndexObject {
   std::shared_ptr<Index> index;
-  bool is_adding = false; // another thread adds; under the GIL
+  bool is_adding = false; // another thread adds; guarded as Locked says
 };
 
 void refuse_while_adding(const IndexObject &self) {
@@ -335,6 +335,7 @@ public:
   lade_status record(lade_stream stream) noexcept override {
     const lade_stream legacy = LADE_STREAM_LEGACY;
     const bool same = stream == stream_ || ((!stream || stream == legacy) && (!stream_ || stream_ == legacy));
+    const std::lock_guard<std::mutex> guard(lock_); // no Python runs under it
     if (!same && std::find(others_.begin(), others_.end(), stream) == others_.end()) others_.push_back(stream);
     return LADE_OK;
   }
@@ -358,7 +359,8 @@ private:
   std::shared_ptr<Feed> feed_;
   lade_batch batch_;
   const lade_stream stream_;
-  std::vector<lade_stream> others_; // under the GIL
+  std::mutex lock_; // guards what follows
+  std::vector<lade_stream> others_;
 };
 
 struct LoaderObject {
@@ -514,14 +516,17 @@ void loader_init(LoaderObject *self, nb::handle index_argument, nb::handle pipel
                  bool skip_unreadable, nb::handle return_timeout) {
   IndexObject *index = nullptr;
   if (!nb::try_cast(index_argument, index) || !index) refuse_type("index", index_argument, "a lade.RecordIndex");
-  refuse_while_adding(*index);
   const std::shared_ptr<Pipe> pipe = pipe_from(pipeline);
   Owner<Allocator> allocator = allocator_from(allocator_argument);
   if (allocator->device().runtime != pipe->device().runtime || allocator->device().ordinal != pipe->device().ordinal)
     refuse("allocator is of " + allocator->device().text() + "; the pipeline's device is " + pipe->device().text());
   const uint64_t return_timeout_ns = timeout_from(return_timeout, "return_timeout");
-  // From here on the index does not change (F1), whatever Python runs for the arguments that follow.
-  auto feed = std::make_shared<Feed>(index->index, pipe, std::move(allocator), stream_owner(stream));
+  std::shared_ptr<Feed> feed;
+  { // from here on the index does not change (F1), whatever Python runs for the arguments that follow
+    const nb::ft_object_guard guard(index_argument);
+    refuse_while_adding(*index);
+    feed = std::make_shared<Feed>(index->index, pipe, std::move(allocator), stream_owner(stream));
+  }
   const FieldSizes sizes(*index->index);
   lade_loader_options options;
   lade_loader_options_init(&options);
@@ -704,7 +709,7 @@ nb::list batch_keys(BatchObject &self) {
 }
 
 void bind_index(nb::module_ &module) {
-  nb::class_<IndexObject>(
+  Locked<IndexObject>(
       module, "RecordIndex",
       "Which records a data set has, and where the bytes of each lie.\n\n"
       "Parameters\n----------\nfields : str, sequence of str or None\n"
@@ -781,7 +786,7 @@ void bind_index(nb::module_ &module) {
 
 void bind_loader(nb::module_ &module) {
   bind_index(module);
-  nb::class_<LoaderObject>(module, "_Loader", "What lade.Loader stands on.")
+  Locked<LoaderObject>(module, "_Loader", "What lade.Loader stands on.")
       .def("__init__", &loader_init, nb::arg("index"), nb::arg("pipeline"), nb::arg("allocator"), nb::kw_only(),
            nb::arg("stream").none(), nb::arg("resume").none(), nb::arg("batch_records"), nb::arg("batch_bytes"),
            nb::arg("seed"), nb::arg("epochs"), nb::arg("rank"), nb::arg("world"), nb::arg("prefetch"),
@@ -792,7 +797,7 @@ void bind_loader(nb::module_ &module) {
       .def("stats", &loader_stats)
       .def("skips", &loader_skips)
       .def("close", &loader_close);
-  nb::class_<BatchObject>(module, "_Batch", "What lade.Batch stands on.")
+  Locked<BatchObject>(module, "_Batch", "What lade.Batch stands on.")
       .def_prop_ro("released", [](BatchObject &self) { return !self.lease; })
       .def_prop_ro("number", [](BatchObject &self) { return self.open()->batch().number; })
       .def_prop_ro("epoch", [](BatchObject &self) { return self.open()->batch().epoch; })

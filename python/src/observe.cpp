@@ -125,14 +125,15 @@ struct PublisherObject {
 
   void close() {
     if (exiting()) (void)publisher.release(); // R3
-    if (publisher) {
+    auto gone = std::move(publisher);         // another thread finds it closed from now on
+    auto gone_pools = std::move(pools);
+    auto gone_allocators = std::move(allocators);
+    if (gone) {
       Unlocked unlocked;
-      publisher.reset();
+      gone.reset();
     }
-    for (auto &pool : pools) let_go(pool);
-    for (auto &allocator : allocators) let_go(allocator);
-    pools.clear();
-    allocators.clear();
+    for (auto &pool : gone_pools) let_go(pool);
+    for (auto &allocator : gone_allocators) let_go(allocator);
   }
   ~PublisherObject() { close(); }
 };
@@ -144,11 +145,11 @@ PublisherObject publish(nb::args objects, nb::handle interval, bool control) {
     PoolObject *pool = nullptr;
     AllocatorObject *allocator = nullptr;
     if (nb::try_cast(object, pool) && pool) {
-      parts.push_back(lade_part_pinned(pool->pool->get()));
-      self.pools.push_back(pool->pool);
+      self.pools.push_back(pool->pool); // counts before it asks (A3 of arena.h)
+      parts.push_back(lade_part_pinned(self.pools.back()->get()));
     } else if (nb::try_cast(object, allocator) && allocator) {
-      parts.push_back(lade_part_device(allocator->allocator->get()));
       self.allocators.push_back(allocator->allocator);
+      parts.push_back(lade_part_device(self.allocators.back()->get()));
     } else {
       refuse_type("parts", object, "lade.PinnedPool and lade.DeviceAllocator objects");
     }
@@ -205,7 +206,7 @@ void bind_observe(nb::module_ &module) {
             return "<iframe style=\"width:100%;height:40em;border:0\" srcdoc=\"" + html_text(page(self)) +
                    "\"></iframe>";
           });
-  nb::class_<PublisherObject>(module, "Publisher", "Counters that other processes read: publish() gives it.")
+  Locked<PublisherObject>(module, "Publisher", "Counters that other processes read: publish() gives it.")
       .def(
           "update",
           [](const PublisherObject &self) {

@@ -32,8 +32,9 @@ void Pool::close(bool wait) {
 Owner<Pool> pool_from(nb::handle object) {
   PoolObject *pool = nullptr;
   if (!nb::try_cast(object, pool) || !pool) refuse_type("pool", object, "a lade.PinnedPool");
-  (void)pool->pool->get();
-  return pool->pool;
+  Owner<Pool> owner = pool->pool;
+  (void)owner->get();
+  return owner;
 }
 
 Block *pool_block(Pool &pool, size_t bytes) {
@@ -183,7 +184,7 @@ void pool_init(PoolObject *self, nb::handle device_argument, Natural max_bytes, 
 
 Buffer pool_empty(const PoolObject &self, nb::handle shape, nb::handle dtype) {
   Layout layout(shape, dtype_from(dtype));
-  Block *block = pool_block(*self.pool.get(), layout.bytes());
+  Block *block = pool_block(*self.use(), layout.bytes());
   return Buffer(block, std::move(layout));
 }
 
@@ -219,21 +220,23 @@ void *pool_pointer(const PoolObject &self, nb::handle object) {
 void pool_record(const PoolObject &self, nb::handle buffer, nb::handle stream) {
   void *pointer = pool_pointer(self, buffer);
   const lade_stream on = stream_from(self.pool->runtime(), stream, self.pool->device().ordinal);
-  lade_pinned_pool *handle = self.pool->get(); // last: what the stream is asked for may close the pool
+  const Use<Pool> pool = self.use();
+  lade_pinned_pool *handle = pool->get(); // last: what the stream is asked for may close the pool
   if (pointer) check(lade_pinned_record_event(handle, pointer, on));
 }
 
 void pool_record_use(const PoolObject &self, nb::handle buffer, nb::handle stream) {
   void *pointer = pool_pointer(self, buffer);
   const lade_stream on = stream_from(self.pool->runtime(), stream, self.pool->device().ordinal);
-  lade_pinned_pool *handle = self.pool->get(); // last: what the stream is asked for may close the pool
+  const Use<Pool> pool = self.use();
+  lade_pinned_pool *handle = pool->get(); // last: what the stream is asked for may close the pool
   if (pointer) check(lade_pinned_record_use(handle, pointer, on));
 }
 
 lade_pinned_stats pool_stats_get(const PoolObject &self) {
   lade_pinned_stats stats;
   lade_pinned_stats_init(&stats);
-  check(lade_pinned_stats_get(self.pool->get(), &stats));
+  check(lade_pinned_stats_get(self.use()->get(), &stats));
   return stats;
 }
 
@@ -244,7 +247,7 @@ nb::dict pool_stats(const PoolObject &self) {
 
 nb::dict pool_latencies(const PoolObject &self) {
   return stats_dict(
-      [&](lade_stat_visit visit, void *user) { return lade_pinned_latency_each(self.pool->get(), visit, user); });
+      [&](lade_stat_visit visit, void *user) { return lade_pinned_latency_each(self.use()->get(), visit, user); });
 }
 
 // None, as the constructor takes it, where the library chooses.
@@ -253,7 +256,7 @@ nb::object unless_chosen(uint64_t value) { return value == 0 ? nb::none() : nb::
 nb::dict pool_settings(const PoolObject &self) {
   lade_pinned_options options;
   lade_pinned_options_init(&options);
-  check(lade_pinned_settings_get(self.pool->get(), &options));
+  check(lade_pinned_settings_get(self.use()->get(), &options));
   nb::dict out;
   nb::list sources;
   for (const SourceName &source : source_names)
@@ -287,7 +290,7 @@ nb::dict pool_find(const PoolObject &self, uintptr_t address) {
   static const char *const states[] = {"", "in use", "pending", "cached"};
   lade_pinned_info info;
   lade_pinned_info_init(&info);
-  check(lade_pinned_find(self.pool->get(), reinterpret_cast<void *>(address), &info));
+  check(lade_pinned_find(self.use()->get(), reinterpret_cast<void *>(address), &info));
   nb::dict out;
   out["base"] = reinterpret_cast<uintptr_t>(info.base);
   out["bytes"] = info.bytes;
@@ -320,15 +323,16 @@ void pool_reserve(const PoolObject &self, Natural nbytes, nb::handle device) {
   const Device near = device.is_none() ? self.pool->device() : device_from(device);
   if (near.runtime != self.pool->device().runtime)
     refuse("device is " + near.text() + " of another runtime; expected one of " + self.pool->runtime().name());
-  unlocked_call(*self.pool.get(),
+  unlocked_call(*self.use(),
                 [&](lade_pinned_pool *handle) { return lade_pinned_reserve(handle, bytes, near.ordinal); });
 }
 
 // False: of a pool that is closed, or a parent's.
 bool stats_of(const PoolObject &self, lade_pinned_stats &stats) noexcept {
-  if (self.pool->is_closed()) return false;
+  const Use<Pool> pool = self.use();
+  if (pool->is_closed()) return false;
   lade_pinned_stats_init(&stats);
-  return lade_pinned_stats_get(self.pool->get(), &stats) == LADE_OK;
+  return lade_pinned_stats_get(pool->get(), &stats) == LADE_OK;
 }
 
 std::string pool_text_of(const PoolObject &self) {
@@ -420,7 +424,7 @@ void bind_methods(nb::class_<PoolObject> &pool) {
       "retire_stream",
       [](const PoolObject &self, nb::handle stream) {
         const lade_stream retired = stream_from(self.pool->runtime(), stream, self.pool->device().ordinal);
-        unlocked_call(*self.pool.get(),
+        unlocked_call(*self.use(),
                       [&](lade_pinned_pool *handle) { return lade_pinned_stream_retire(handle, retired); });
       },
       nb::arg("stream").none(), nb::sig("def retire_stream(self, stream: StreamLike) -> None"),
@@ -435,7 +439,7 @@ void bind_methods(nb::class_<PoolObject> &pool) {
       [](const PoolObject &self, Natural keep_bytes) {
         const uint64_t kept = bytes_from(keep_bytes, "keep_bytes");
         unlocked_call(
-            *self.pool.get(), [&](lade_pinned_pool *handle) { return lade_pinned_trim(handle, kept); });
+            *self.use(), [&](lade_pinned_pool *handle) { return lade_pinned_trim(handle, kept); });
       },
       nb::arg("keep_bytes").none() = nb::int_(0), nb::sig("def trim(self, keep_bytes: int = 0) -> None"),
       "Give cached segments back, oldest first, until at most keep_bytes are held.");
@@ -443,13 +447,13 @@ void bind_methods(nb::class_<PoolObject> &pool) {
       "empty_cache",
       [](const PoolObject &self) {
         unlocked_call(
-            *self.pool.get(), [](lade_pinned_pool *handle) { return lade_pinned_empty_cache(handle); });
+            *self.use(), [](lade_pinned_pool *handle) { return lade_pinned_empty_cache(handle); });
       },
       "Give all cached memory back to the system.");
   pool.def(
       "process_events",
       [](const PoolObject &self) {
-        unlocked_call(*self.pool.get(), [](lade_pinned_pool *handle) { return lade_pinned_process_events(handle); });
+        unlocked_call(*self.use(), [](lade_pinned_pool *handle) { return lade_pinned_process_events(handle); });
       },
       "Look at pending blocks, and make those that are done reusable.");
   pool.def(
@@ -470,18 +474,18 @@ void bind_reports(nb::class_<PoolObject> &pool) {
   pool.def("summary", &pool_summary, nb::arg("abbreviated") = false, "The statistics as a table for people.");
   pool.def(
       "reset_peak_stats",
-      [](const PoolObject &self) { check(lade_pinned_stats_reset(self.pool->get(), LADE_STATS_RESET_PEAKS)); },
+      [](const PoolObject &self) { check(lade_pinned_stats_reset(self.use()->get(), LADE_STATS_RESET_PEAKS)); },
       "Let all peaks start anew from the current values.");
   pool.def(
       "reset_accumulated_stats",
-      [](const PoolObject &self) { check(lade_pinned_stats_reset(self.pool->get(), LADE_STATS_RESET_SUMS)); },
+      [](const PoolObject &self) { check(lade_pinned_stats_reset(self.use()->get(), LADE_STATS_RESET_SUMS)); },
       "Let everything that only grows start anew from 0.");
   pool.def("settings", &pool_settings, nb::sig("def settings(self) -> dict[str, typing.Any]"),
            "The settings in force, by the names of the constructor's arguments; it takes them for a pool that acts "
            "alike. None is what the library chooses request by request.");
   pool.def(
       "record_latencies",
-      [](const PoolObject &self, bool enabled) { check(lade_pinned_latency_set(self.pool->get(), enabled)); },
+      [](const PoolObject &self, bool enabled) { check(lade_pinned_latency_set(self.use()->get(), enabled)); },
       nb::arg("enabled") = true, "Turn the counting of latencies on, from 0, or off.");
   pool.def("latencies", &pool_latencies, nb::sig("def latencies(self) -> dict[str, int]"),
            "What record_latencies() counted, by name.");
@@ -489,7 +493,7 @@ void bind_reports(nb::class_<PoolObject> &pool) {
       "record_history",
       [](const PoolObject &self, Natural max_entries, bool stacks) {
         const lade_history_options options = history_options(max_entries.read("max_entries"), stacks);
-        check(lade_pinned_history_set(self.pool->get(), &options));
+        check(lade_pinned_history_set(self.use()->get(), &options));
       },
       nb::arg("max_entries").none() = nb::int_(100000), nb::kw_only(), nb::arg("stacks") = true,
       nb::sig("def record_history(self, max_entries: int | None = 100000, *, stacks: bool = True) -> None"),
@@ -508,15 +512,16 @@ void bind_reports(nb::class_<PoolObject> &pool) {
           "...\n@typing.overload\ndef snapshot(self, path: str | os.PathLike[str], format: str | None = None) -> None"),
       "Write a picture of the memory to a file, or return it. As DeviceAllocator.snapshot().");
   pool.def(
-      "debug_last", [](const PoolObject &self) { return lade_pinned_debug_last(self.pool->get()); },
+      "debug_last", [](const PoolObject &self) { return std::string(lade_pinned_debug_last(self.use()->get())); },
       "Text of the last finding with ``debug=True``; empty if there is none.");
 }
 
 // For lade.torch, whose blocks may be freed at any time until the process ends: no call closes the pool from now on.
 nb::tuple pool_lend(const PoolObject &self) {
   const auto number = [](const auto *pointer) { return reinterpret_cast<uintptr_t>(pointer); };
-  lade_pinned_pool *handle = self.pool->get();
-  self.pool->hold();
+  const Owner<Pool> owner = self.pool;
+  lade_pinned_pool *handle = owner->get();
+  owner->hold();
   const Runtime &runtime = *self.pool->device().runtime;
   return nb::make_tuple(number(handle), number(runtime.get()), runtime.is_software(),
                         reinterpret_cast<uintptr_t>(&lade_pinned_alloc));
@@ -557,7 +562,7 @@ void bind_pinned(nb::module_ &module) {
       "device", [](const PoolObject &self) { return DeviceObject(self.pool->device()); },
       "Device that the memory is near to.");
   pool.def_prop_ro(
-      "handle", [](const PoolObject &self) { return reinterpret_cast<uintptr_t>(self.pool->get()); },
+      "handle", [](const PoolObject &self) { return reinterpret_cast<uintptr_t>(self.use()->get()); },
       "The ``lade_pinned_pool *`` as an int, for C extensions; valid while the pool is open.");
   pool.def("_lend", &pool_lend, nb::sig("def _lend(self) -> tuple[int, int, bool, int]"),
            "What lade.torch needs of it.");

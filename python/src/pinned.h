@@ -17,10 +17,11 @@ public:
 
   // Refuses a closed pool.
   lade_pinned_pool *get() const {
-    if (__builtin_expect(!handle_, 0)) refuse("the PinnedPool is closed");
-    return handle_;
+    lade_pinned_pool *handle = handle_.load(std::memory_order_relaxed);
+    if (__builtin_expect(!handle || (!has_gil && is_closing()), 0)) refuse("the PinnedPool is closed");
+    return handle;
   }
-  bool is_closed() const noexcept { return !handle_; }
+  bool is_closed() const noexcept { return !handle_.load(std::memory_order_relaxed) || (!has_gil && is_closing()); }
   // Unpins all memory; waits for streams if told to. Refuses while others stand on the pool (A2).
   void close(bool wait);
   void free(void *pointer) noexcept override {
@@ -29,7 +30,7 @@ public:
   lade_status retire(lade_stream stream) noexcept override { return lade_pinned_stream_retire(handle_, stream); }
 
 private:
-  lade_pinned_pool *handle_; // NULL: closed
+  std::atomic<lade_pinned_pool *> handle_; // NULL: closed
 };
 
 // The C++ object of lade.PinnedPool.
@@ -38,6 +39,7 @@ struct PoolObject {
   PoolObject() = default;
   PoolObject(PoolObject &&) = default;
   ~PoolObject() { let_go(pool); }
+  Use<Pool> use() const noexcept { return Use<Pool>(pool); }
 };
 
 // The pool that an argument means: a lade.PinnedPool that is open. Refuses the rest by name.

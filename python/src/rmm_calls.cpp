@@ -36,7 +36,8 @@ bool is_default(lade_stream stream) {
 }
 
 nb::object allocate(RmmBlocks &self, uint64_t nbytes, nb::handle stream) {
-  Allocator &allocator = *self.native->allocator.get();
+  const Use<Allocator> use = self.native->use();
+  Allocator &allocator = *use;
   const lade_stream asked = stream_from(allocator.runtime(), stream, allocator.device().ordinal);
   Block *block = is_default(asked) ? device_block(allocator, nbytes, asked)
                                    : device_block(allocator, nbytes, self.own->get(), self.own); // M2
@@ -91,7 +92,7 @@ void deallocate(RmmBlocks &self, uintptr_t pointer, uint64_t nbytes, nb::handle 
 } // namespace
 
 void bind_rmm(nb::module_ &module) {
-  nb::class_<RmmBlocks>(module, "_RmmBlocks", "What rmm.mr.CallbackMemoryResource takes: its two methods.")
+  Locked<RmmBlocks>(module, "_RmmBlocks", "What rmm.mr.CallbackMemoryResource takes: its two methods.")
       .def(nb::init<nb::handle, nb::handle>(), nb::arg("allocator"), nb::arg("own"))
       .def("allocate", &allocate, nb::arg("nbytes"), nb::arg("stream").none())
       .def("deallocate", &deallocate, nb::arg("pointer"), nb::arg("nbytes"), nb::arg("stream").none());

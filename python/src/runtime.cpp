@@ -92,7 +92,9 @@ struct RuntimeOpener {
 };
 
 std::shared_ptr<Runtime> runtime_of_module(lade_runtime *handle) {
-  static auto &known = *new std::vector<std::shared_ptr<Runtime>>; // under the GIL
+  static auto &lock = *new std::mutex; // no Python runs under it
+  static auto &known = *new std::vector<std::shared_ptr<Runtime>>;
+  const std::lock_guard<std::mutex> guard(lock);
   for (const auto &each : known)
     if (each->get() == handle) return each;
   known.push_back(RuntimeOpener::wrap(handle));
@@ -127,11 +129,11 @@ void Runtime::arena_remove(Arena *arena) noexcept {
 }
 
 bool Runtime::arena_remove_sole(Arena *arena) {
-  if (is_of_parent()) return arena->owners() == 1;
+  if (is_of_parent()) return arena->closing_begin();
   arena->hold(); // as a call under way: another thread's close is refused while this one waits
   const auto guard = arenas_guard();
   arena->drop();
-  if (arena->owners() != 1) return false;
+  if (!arena->closing_begin()) return false;
   arena_erase(arena);
   closing_++;
   return true;
@@ -210,12 +212,10 @@ Device device_default() {
   }
   if (status == LADE_OK) return Device{std::move(runtime), 0};
   if (status != LADE_ERR_NO_DEVICE && status != LADE_ERR_UNSUPPORTED) raise(status);
-  static bool is_told = false;
-  if (!is_told) {
-    is_told = true;
+  static std::atomic<bool> is_told{false};
+  if (!is_told.exchange(true))
     log_line(LADE_LOG_WARN, "the device is the software device, which is host memory, because no GPU can be used: " +
                                 std::string(lade_last_error()->text) + " (device=\"cpu\" asks for it)");
-  }
   return Device{RuntimeOpener::get("cpu"), 0};
 }
 

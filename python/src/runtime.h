@@ -110,15 +110,50 @@ inline PyGILState_STATE gil_take() {
   }
 }
 
+// Whether the interpreter runs threads one at a time. Without a GIL, to hold it means that the thread is attached: the interpreter's
+// garbage collector waits for it, and it must not wait.
+#if defined(Py_GIL_DISABLED)
+constexpr bool has_gil = false;
+#else
+constexpr bool has_gil = true;
+#endif
+
 // R2. Lets go of a reference, without the GIL where it is the last one. The caller holds the GIL.
 template <typename Object> void let_go(std::shared_ptr<Object> &object) {
-  if (object.use_count() == 1) {
+  if (!has_gil || object.use_count() == 1) {
     Unlocked unlocked;
     object.reset();
   } else {
     object.reset();
   }
 }
+
+// A class whose calls have the object to themselves, as far as the GIL gives it to them: until they let go of it. Without a GIL the object's own
+// lock, which goes with the thread's state as the GIL does, stands for it.
+template <typename Kind> class Locked : public nb::class_<Kind> {
+#if defined(Py_GIL_DISABLED)
+public:
+  using nb::class_<Kind>::class_;
+  template <typename... Arguments, typename... Extra>
+  Locked &def(nb::init<Arguments...> &&init, const Extra &...extra) {
+    nb::class_<Kind>::def(std::move(init), extra...);
+    return *this;
+  }
+  template <typename Function, typename... Extra>
+  Locked &def(const char *name, Function &&function, const Extra &...extra) {
+    nb::class_<Kind>::def(name, std::forward<Function>(function), nb::lock_self(), extra...);
+    return *this;
+  }
+  template <typename Function, typename... Extra>
+  Locked &def_prop_ro(const char *name, Function &&function, const Extra &...extra) {
+    nb::class_<Kind>::def_prop_ro(name, std::forward<Function>(function), nb::lock_self(), extra...);
+    return *this;
+  }
+#else
+public:
+  using nb::class_<Kind>::class_;
+#endif
+};
 
 class Arena;
 

@@ -1079,7 +1079,7 @@ void bind_safetensors(nb::module_ &module) {
   nb::class_<Fit>(module, "_Fit", "Tensors of a file and rows that match: lade.safetensors has the calls for users.")
       .def_ro("missing", &Fit::missing)
       .def_ro("unexpected", &Fit::unexpected);
-  nb::class_<LoadObject>(module, "_Load", "A load that is under way: lade.safetensors has the calls for users.")
+  Locked<LoadObject>(module, "_Load", "A load that is under way: lade.safetensors has the calls for users.")
       .def("capsules", &load_capsules, nb::arg("names"), nb::arg("types"), nb::arg("stream").none())
       .def("rows", &load_rows)
       .def("empty", &load_empty)

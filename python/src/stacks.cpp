@@ -3,6 +3,8 @@
 
 #include "runtime.h"
 
+#include <pthread.h>
+
 #include <cstdlib>
 #include <mutex>
 #include <string>
@@ -26,7 +28,7 @@ struct Stack {
 
 // K3. A text that was seen before costs a search.
 struct Texts {
-  std::mutex lock; // held by no thread that forks: it is taken with the GIL
+  std::mutex lock; // held by no thread that forks: fork() takes it
   std::unordered_set<std::string> texts;
 };
 Texts &texts = *new Texts;
@@ -81,7 +83,8 @@ void *capture(void *) noexcept {
   const PyGILState_STATE state = PyGILState_Ensure();
   PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
   PyErr_Fetch(&type, &value, &traceback);
-  const int collects = PyGC_Disable();
+  // Without a GIL the collector runs between steps of Python's own alone, of which there are none here, and other threads may capture, too.
+  const int collects = has_gil ? PyGC_Disable() : 0;
   try {
     frames_take(*stack);
   } catch (const std::bad_alloc &) { // fewer frames
@@ -112,6 +115,11 @@ lade_status describe(void *, const void *context, lade_stack_frame_visit visit, 
 } // namespace
 
 void stacks_add(lade_history_options &options) {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    const auto unlock = [] { texts.lock.unlock(); };
+    (void)pthread_atfork([] { texts.lock.lock(); }, unlock, unlock);
+  });
   options.level = LADE_CONTEXT_ALL;
   options.capture = &capture;
   options.release = &release;

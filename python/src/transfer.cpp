@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 namespace lade_python {
 
@@ -36,10 +37,13 @@ struct Registry {
 };
 std::atomic<Registry *> registry{new Registry};
 
-// That of this process. With the GIL.
+// That of this process.
 Registry &registry_own() {
   Registry *now = registry.load();
-  if (now->generation != process_generation()) registry.store(now = new Registry); // P5
+  if (now->generation == process_generation()) return *now;
+  auto *own = new Registry; // P5
+  if (registry.compare_exchange_strong(now, own)) return *own;
+  delete own;
   return *now;
 }
 
@@ -88,10 +92,14 @@ Transfer::~Transfer() {
 }
 
 void Transfer::release() {
-  if (fd >= 0) (void)close(fd);
-  fd = -1;
-  const std::vector<TensorView> gone = std::move(views); // what that calls finds none
-  views.clear();
+  std::vector<TensorView> gone; // let go of without the lock: that runs Python
+  int file;
+  {
+    std::lock_guard<std::mutex> guard(lock_);
+    file = std::exchange(fd, -1);
+    gone.swap(views);
+  }
+  if (file >= 0) (void)close(file);
 }
 
 void Transfer::raise_outcome() const {
@@ -244,7 +252,7 @@ void Messenger::watch(const std::shared_ptr<Transfer> &transfer) {
 }
 
 void Messenger::start(const std::shared_ptr<Messenger> &self) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::unique_lock<std::mutex> guard(lock_);
   if (started_) return;
   auto *holder = new std::shared_ptr<Messenger>(self);
   pthread_attr_t attributes;
@@ -258,6 +266,7 @@ void Messenger::start(const std::shared_ptr<Messenger> &self) {
   (void)pthread_sigmask(SIG_SETMASK, &before, nullptr);
   (void)pthread_attr_destroy(&attributes);
   started_ = failure == 0;
+  guard.unlock(); // before an error, which runs Python
   if (failure != 0) {
     delete holder;
     raise(LADE_ERR_OUT_OF_HOST_MEMORY,
@@ -398,9 +407,13 @@ void Pipe::drain() {
 
 void Pipe::user_add() {
   own_check("Pipeline");
-  std::lock_guard<std::mutex> guard(lock_);
-  if (closing_ || is_closed()) refuse("the Pipeline is closed");
-  users_++;
+  {
+    std::lock_guard<std::mutex> guard(lock_);
+    const bool is_open = !closing_ && !is_closed();
+    if (is_open) users_++;
+    if (is_open) return;
+  }
+  refuse("the Pipeline is closed");
 }
 
 void Pipe::user_remove() noexcept {
@@ -539,15 +552,17 @@ bool Pipe::sinks_wait(uint64_t timeout_ns) {
 
 void Pipe::close(bool cancel, uint64_t timeout_ns) {
   own_check("Pipeline.close");
+  uint64_t users;
   {
     std::lock_guard<std::mutex> guard(lock_);
     if (is_closed() || closing_) return;
-    if (users_ > 0)
-      raise(LADE_ERR_BUSY,
-            "Pipeline.close: " + std::to_string(users_) + " loaders stand on the pipeline; close them first");
-    closing_ = true;
+    users = users_;
+    closing_ = users == 0;
     changed_.notify_all();
   }
+  if (users > 0)
+    raise(LADE_ERR_BUSY,
+          "Pipeline.close: " + std::to_string(users) + " loaders stand on the pipeline; close them first");
   const Deadline deadline(timeout_ns);
   if (cancel) each_live(true, lade_ticket_cancel);
   for (bool idle = false; !idle;) {
@@ -598,9 +613,13 @@ void Pipe::virtual_finish() {
 
 PipeCall::PipeCall(std::shared_ptr<Pipe> pipe) : pipe_(std::move(pipe)) {
   (void)pipe_->get();
-  std::lock_guard<std::mutex> guard(pipe_->lock_);
-  if (pipe_->closing_) refuse("the Pipeline is being closed");
-  pipe_->calls_++;
+  {
+    std::lock_guard<std::mutex> guard(pipe_->lock_);
+    const bool is_open = !pipe_->closing_;
+    if (is_open) pipe_->calls_++;
+    if (is_open) return;
+  }
+  refuse("the Pipeline is being closed");
 }
 
 PipeCall::~PipeCall() {

@@ -19,8 +19,8 @@
 // P4  From pipes_exit() on no messenger runs. Transfers that are still under way then stay in `live` for ever, and with it the Python
 //     objects: no thread writes into memory that is gone, and no thread meets an interpreter that is gone.
 // P5  In a forked child none of the locks below is taken (a thread that is gone may hold them), and nothing is freed.
-// Locks: Pipe::lock_, Messenger::lock_, Transfer::lock_ in this order, none while Python or lade_pipeline_destroy runs. The GIL is
-// never waited for under one; one may be taken with the GIL held, for a few instructions.
+// Locks: Pipe::lock_, Messenger::lock_, Transfer::lock_ in this order, none while Python or lade_pipeline_destroy runs, and no error is
+// raised under one. The GIL is never waited for under one; one may be taken with the GIL held, for a few instructions.
 #ifndef LADE_PYTHON_TRANSFER_H
 #define LADE_PYTHON_TRANSFER_H
 
@@ -90,7 +90,7 @@ public:
   void deliver();
 
   // Set before the submit, which they stay valid for.
-  std::vector<TensorView> views; // P1: the memory
+  std::vector<TensorView> views; // P1: the memory. From the submit on guarded by lock_, as is fd
   PyObject *progress_ = nullptr; // function(done, bytes), or NULL; a count of its own
   std::string path;
   std::vector<std::string> paths;

@@ -2,6 +2,8 @@
 """Who lives how long: cycles, threads, forks, the interpreter's exit."""
 
 import gc
+import pathlib
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -156,18 +158,22 @@ def test_subinterpreters_are_refused():
     assert "subinterpreter" in out
 
 
-def test_a_free_threaded_interpreter_is_refused_by_name():
-    """What such an interpreter calls itself is all of it that is here: there is none in Debian, and none in the package index."""
-    out = run("""
+@pytest.mark.parametrize("flags, kind", [("t", "free-threaded "), ("", "")])
+def test_an_interpreter_of_the_other_kind_is_refused_by_name(tmp_path, flags, kind):
+    """The package has the extension of an interpreter with the global lock, or of one without: in the other it is not found."""
+    folder = pathlib.Path(lade.__file__).parent
+    shutil.copytree(folder, tmp_path / "lade", ignore=shutil.ignore_patterns("_lade.*so", "liblade*", "torch", "bin"))
+    out = run(f"""
         import sys
-        sys.abiflags = "t"
+        sys.path.insert(0, {str(tmp_path)!r})
+        sys.abiflags = {flags!r}
         try:
             import lade
         except ImportError as error:
             print(error, error.name, "lade._lade" in sys.modules)
         """)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert out.startswith(f"this is a free-threaded Python {version}; lade's extension is for CPython with its global interpreter lock")
+    assert out.startswith(f"this package of lade is not built for a {kind}{sys.implementation.name} {version}: `pip install ./python`")
     assert out.endswith(" lade False\n")
 
 
