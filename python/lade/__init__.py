@@ -3,7 +3,7 @@
 
 The distribution is ``liblade``: ``lade`` on the package index is another project's, and both put a package ``lade`` into one folder.
 Needs no GPU: ``lade.software_device()`` is a device made of host memory. Nothing here imports NumPy, torch or CuPy, except calls
-that return their objects.
+that return their objects; ``lade.safetensors``, ``lade.Loader`` and ``lade.SleepPool`` are imported when they are first asked for.
 """
 
 import os as _os
@@ -80,7 +80,29 @@ _take_in()
 from lade import _log  # noqa: E402
 
 _log.begin()
-from lade import safetensors as safetensors  # noqa: E402
 from lade._log import log_level as log_level  # noqa: E402
-from lade.loader import Batch as Batch, Loader as Loader  # noqa: E402
-from lade.sleep import SleepPool as SleepPool  # noqa: E402
+
+TYPE_CHECKING = False  # without typing, which takes longer to import than all of this
+if TYPE_CHECKING:
+    from lade import safetensors as safetensors
+    from lade.loader import Batch as Batch, Loader as Loader
+    from lade.sleep import SleepPool as SleepPool
+
+# Names that are imported when they are first asked for, with their modules; of modules themselves none.
+_LATER = {"safetensors": "", "loader": "", "sleep": "", "Batch": "loader", "Loader": "loader", "SleepPool": "sleep"}
+globals()["__all__"] = [name for name in {**globals(), **_LATER} if not name.startswith("_") and name != "TYPE_CHECKING"]
+
+if not TYPE_CHECKING:  # else no checker would miss a name
+
+    def __getattr__(name):
+        home = _LATER.get(name)
+        if home is None:
+            raise AttributeError(f"module 'lade' has no attribute {name!r}", name=name, obj=_sys.modules["lade"])
+        module = _import_module("lade." + (home or name))
+        value = getattr(module, name) if home else module
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

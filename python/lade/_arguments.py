@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import os
-import re
-from typing import Any
 
 from lade import _lade
+
+TYPE_CHECKING = False  # without typing and re, which the import of the package would wait for
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def class_text(value: Any) -> str:
@@ -35,7 +37,8 @@ def take_function(name: str, value: Any, call: str) -> None:
 
 def is_url(path: Any) -> bool:
     """Whether a path is the URL of an object."""
-    return re.match(r"(s3|https?)://", os.fsdecode(path), re.IGNORECASE) is not None
+    scheme, separator, _ = os.fsdecode(path).partition("://")
+    return separator != "" and scheme.lower() in ("s3", "http", "https")
 
 
 def path_text(path: Any) -> str:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import Any
 
 import lade
 from lade import _lade
 from lade._arguments import take
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _native: Any = _lade  # what is not for users is in no stub
 
