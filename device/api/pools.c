@@ -18,22 +18,19 @@ lade_status lade_device_pool_create(lade_device_allocator *allocator, const lade
   LADEI_TRY(ladei_device_check_call(allocator, __func__));
   if (out_id == NULL) return ladei_error_null(__func__, "out_id");
   lade_device_pool_options own;
-  lade_status status = ladei_options_read("lade_device_pool_options", options, &own, sizeof own);
-  if (status == LADE_OK) status = ladei_options_reserved(__func__, "options.reserved", own.reserved);
-  if (status == LADE_OK) status = LADEI_HELD(LADEI_DEVICE_NATIVE(pool_create, allocator, &own, out_id));
-  return status;
+  LADEI_TRY(ladei_options_read("lade_device_pool_options", options, &own, sizeof own));
+  LADEI_TRY(ladei_options_reserved(__func__, "options.reserved", own.reserved));
+  return LADEI_HELD(LADEI_DEVICE_NATIVE(pool_create, allocator, &own, out_id));
 }
 
 lade_status lade_device_pool_retain(lade_device_allocator *allocator, lade_device_pool_id id) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status == LADE_OK) status = LADEI_HELD(LADEI_DEVICE_NATIVE(pool_retain, allocator, id));
-  return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
+  return LADEI_HELD(LADEI_DEVICE_NATIVE(pool_retain, allocator, id));
 }
 
 lade_status lade_device_pool_flags_set(lade_device_allocator *allocator, lade_device_pool_id id, uint32_t flags) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status == LADE_OK) status = LADEI_HELD(LADEI_DEVICE_NATIVE(pool_flags_set, allocator, id, flags));
-  return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
+  return LADEI_HELD(LADEI_DEVICE_NATIVE(pool_flags_set, allocator, id, flags));
 }
 
 lade_status lade_device_pool_info_get(lade_device_allocator *allocator, lade_device_pool_id id,

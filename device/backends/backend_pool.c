@@ -95,17 +95,15 @@ static lade_status attribute_get(lade_device_allocator *allocator, ladei_pool_at
 
 static lade_status pool_stats_complete(lade_device_allocator *allocator, lade_device_stats *stats) {
   ladei_device_ledger_stats_complete(stats);
-  lade_status status = attribute_get(allocator, LADEI_POOL_RESERVED_CURRENT, &stats->reserved_bytes.all.current);
-  if (status == LADE_OK) status = attribute_get(allocator, LADEI_POOL_RESERVED_HIGH, &stats->reserved_bytes.all.peak);
-  return status;
+  LADEI_TRY(attribute_get(allocator, LADEI_POOL_RESERVED_CURRENT, &stats->reserved_bytes.all.current));
+  return attribute_get(allocator, LADEI_POOL_RESERVED_HIGH, &stats->reserved_bytes.all.peak);
 }
 
 static lade_status pool_peaks_reset(lade_device_allocator *allocator) {
   ladei_driver_pool pool = state_of(allocator)->pool;
   void *self = allocator->runtime->self;
-  lade_status status = ladei_device_ops(allocator)->pool_attribute_set(self, pool, LADEI_POOL_RESERVED_HIGH, 0);
-  if (status == LADE_OK) status = ladei_device_ops(allocator)->pool_attribute_set(self, pool, LADEI_POOL_USED_HIGH, 0);
-  return status;
+  LADEI_TRY(ladei_device_ops(allocator)->pool_attribute_set(self, pool, LADEI_POOL_RESERVED_HIGH, 0));
+  return ladei_device_ops(allocator)->pool_attribute_set(self, pool, LADEI_POOL_USED_HIGH, 0);
 }
 
 static lade_status pool_peer_add(lade_device_allocator *allocator, int peer) {
@@ -156,12 +154,10 @@ static lade_status state_fill(lade_device_allocator *allocator, pool_state *stat
   const ladei_pool_properties properties = {LADEI_POOL_DEVICE, allocator->device, 0};
   const lade_runtime_ops *ops = ladei_device_ops(allocator);
   void *self = allocator->runtime->self;
-  lade_status status = ops->pool_create(self, &properties, &state->pool);
-  if (status == LADE_OK) status = ops->pool_attribute_set(self, state->pool, LADEI_POOL_RELEASE_THRESHOLD, UINT64_MAX);
-  if (status == LADE_OK)
-    status = ops->stream_create(self, allocator->device, 0, LADEI_STREAM_NON_BLOCKING, &state->free_stream);
-  if (status == LADE_OK) status = ops->stream_resolve(self, state->free_stream, &state->free_resolved);
-  return status;
+  LADEI_TRY(ops->pool_create(self, &properties, &state->pool));
+  LADEI_TRY(ops->pool_attribute_set(self, state->pool, LADEI_POOL_RELEASE_THRESHOLD, UINT64_MAX));
+  LADEI_TRY(ops->stream_create(self, allocator->device, 0, LADEI_STREAM_NON_BLOCKING, &state->free_stream));
+  return ops->stream_resolve(self, state->free_stream, &state->free_resolved);
 }
 
 static lade_status pool_open(lade_device_allocator *allocator, const ladei_device_backend_setup *setup) {

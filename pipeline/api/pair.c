@@ -35,12 +35,10 @@ static lade_status device_put(const char *field, int device, int32_t *own) {
 }
 
 static lade_status settings_read(const lade_pair_options *options, int device, pair_settings *out) {
-  lade_status status = ladei_options_read("lade_pinned_options", options->pinned, &out->pinned, sizeof out->pinned);
-  if (status == LADE_OK)
-    status = ladei_options_read("lade_pipeline_options", options->pipeline, &out->pipeline, sizeof out->pipeline);
-  if (status == LADE_OK) status = device_put("options.pinned.device", device, &out->pinned.device);
-  if (status == LADE_OK) status = device_put("options.pipeline.device", device, &out->pipeline.device);
-  return status;
+  LADEI_TRY(ladei_options_read("lade_pinned_options", options->pinned, &out->pinned, sizeof out->pinned));
+  LADEI_TRY(ladei_options_read("lade_pipeline_options", options->pipeline, &out->pipeline, sizeof out->pipeline));
+  LADEI_TRY(device_put("options.pinned.device", device, &out->pinned.device));
+  return device_put("options.pipeline.device", device, &out->pipeline.device);
 }
 
 static lade_status pair_dismantle(lade_pair *pair, bool cancel) {
@@ -55,12 +53,9 @@ static lade_status pair_dismantle(lade_pair *pair, bool cancel) {
 
 static lade_status pair_build(lade_pair *pair, int device, const lade_pair_options *options,
                               const pair_settings *settings) {
-  lade_status status = lade_pinned_pool_create(pair->runtime, &settings->pinned, &pair->pinned);
-  if (status == LADE_OK)
-    status = lade_device_allocator_create(pair->runtime, device, options->device, &pair->allocator);
-  if (status == LADE_OK)
-    status = lade_pipeline_create(pair->runtime, pair->pinned, &settings->pipeline, &pair->pipeline);
-  return status;
+  LADEI_TRY(lade_pinned_pool_create(pair->runtime, &settings->pinned, &pair->pinned));
+  LADEI_TRY(lade_device_allocator_create(pair->runtime, device, options->device, &pair->allocator));
+  return lade_pipeline_create(pair->runtime, pair->pinned, &settings->pipeline, &pair->pipeline);
 }
 
 lade_status lade_pair_create(lade_runtime *runtime, int device, const lade_pair_options *options, lade_pair **out) {
