@@ -264,6 +264,7 @@ static void part_over(ladei_source_part *part, lade_status status) {
   ladei_lock_release(&r->lock);
   if (first) all_cancel(r); /* O3 */
   ladei_lock_acquire(&r->lock);
+  assert(b->state == SENDING && (!b->direct || r->direct > 0)); /* O1 */
   r->direct -= b->direct ? 1 : 0;
   r->sent += status == LADE_OK ? b->bytes : 0;
   b->state = IDLE;
@@ -278,6 +279,7 @@ static lade_status block_send(block *b) {
   if (o->parts > 1 && !o->begun) LADEI_TRY(ladei_source_upload_begin(o->upload, &looks));
   o->begun = true;
   ladei_lock_acquire(&r->lock);
+  assert(b->state == FILLED);
   b->state = SENDING;
   r->direct += b->direct ? 1 : 0;
   ladei_lock_release(&r->lock);
@@ -390,6 +392,7 @@ static lade_status part_take(block *b, object *o) {
   ladei_loader_remote_save *r = b->remote;
   uint64_t begin = o->taken * o->part_bytes, end = begin + o->part_bytes < o->bytes ? begin + o->part_bytes : o->bytes;
   const char *direct = direct_find(o, begin, end);
+  assert(b->state == IDLE && r->copying == NULL && o->taken < o->parts); /* O1 */
   b->object = o;
   b->direct = direct != NULL;
   b->bytes = (size_t)(end - begin);
@@ -424,6 +427,7 @@ static lade_status tickets_wait(ladei_loader_remote_save *r, const ladei_loader_
 /* The copies that are under way come to their end, and their part is filled, or sent. */
 static lade_status copying_end(ladei_loader_remote_save *r, uint64_t timeout_ns) {
   block *b = r->copying;
+  assert(b->state == COPYING && b->object == &r->objects[r->at]); /* O2 */
   LADEI_TRY(tickets_wait(r, &b->copies, timeout_ns));
   LADEI_TRY(ladei_loader_ticket_list_end(&b->copies));
   r->copying = NULL;
@@ -478,6 +482,7 @@ static lade_status objects_finish(ladei_loader_remote_save *r, size_t first, siz
   LADEI_TRY(last_look(r, first, end));
   for (size_t i = first; i < end; i++) {
     object *o = &r->objects[i];
+    assert(o->taken == o->parts); /* O2 */
     LADEI_TRY(ladei_source_upload_finish(o->upload, o->bytes, &looks));
     o->finished = true;
   }
@@ -502,6 +507,7 @@ lade_status ladei_loader_remote_commit(ladei_loader_save *s) {
 static void blocks_end(ladei_loader_remote_save *r) {
   for (size_t i = 0; i < r->block_count; i++) {
     block *b = &r->blocks[i];
+    assert(b->state != SENDING); /* O1 */
     (void)ladei_loader_ticket_list_end(&b->copies);
     if (b->pinned)
       (void)lade_pinned_free(r->save->targets[0].pipeline->pool, b->memory);
