@@ -52,17 +52,19 @@ static void tensors_make(scene *s) {
     s->tensors[i] = (lade_tensor){names[i], shapes[i], 1, places[i], i < 2 ? 0 : LADE_TARGET_HOST, LADE_DTYPE_U8};
 }
 
-static bool scene_open(scene *s, const char *runtime, const char *const *variables) {
+static bool scene_open_by(scene *s, const char *runtime, bool tls) {
   lade_pipeline_options options;
   char endpoint[96];
   *s = (scene){0};
-  if (!server_start(&s->server, "faults", NULL, NULL)) return false;
-  (void)snprintf(endpoint, sizeof endpoint, "%s/signed", s->server.url);
+  if (!server_start(&s->server, "faults", tls ? "--tls" : NULL, "1")) return false;
+  (void)snprintf(endpoint, sizeof endpoint, "http%s://127.0.0.1:%d/signed", tls ? "s" : "", s->server.port);
   const char *const plain[] = {
       "AWS_ENDPOINT_URL_S3",   endpoint, "AWS_REGION", "eu-test-1", "AWS_ACCESS_KEY_ID", "AKTEST",
       "AWS_SECRET_ACCESS_KEY", secret,   NULL};
   server_environment(plain);
-  for (; variables != NULL && *variables != NULL; variables += 2) setenv(variables[0], variables[1], 1);
+  char *authority = support_temp_dir_path(&s->server.dir, "ca.pem");
+  if (tls) setenv("AWS_CA_BUNDLE", authority, 1);
+  free(authority);
   fixture_options(&options);
   options.chunk_bytes = 1 << 20;
   options.url_attempts = 3;
@@ -76,6 +78,8 @@ static bool scene_open(scene *s, const char *runtime, const char *const *variabl
   LADE_EXPECT_OK(lade_safetensors_save(s->expected, &s->target, 1, s->tensors, TENSORS, NULL));
   return true;
 }
+
+static bool scene_open(scene *s, const char *runtime) { return scene_open_by(s, runtime, false); }
 
 static void scene_close(scene *s) {
   free(s->host);
@@ -124,7 +128,7 @@ static void expect_error(lade_status status, lade_status expected, const char *w
 
 LADE_TEST_P(SaveUrl, ObjectIsTheFile, support_soft_runtimes, name) {
   scene s;
-  if (!scene_open(&s, name, NULL)) return;
+  if (!scene_open(&s, name)) return;
   LADE_EXPECT_OK(save(&s, "s3://bucket/dir/a b=c", NULL));
   expect_object(&s, "dir|a b=c");
   LADE_EXPECT_EQ_SIZE(server_log_count(&s.server, "200 /signed/bucket/dir/a%20b%3Dc?partNumber="), PARTS);
@@ -139,11 +143,23 @@ LADE_TEST_P(SaveUrl, ObjectIsTheFile, support_soft_runtimes, name) {
   scene_close(&s);
 }
 
+LADE_TEST(SaveUrl, ByTls) {
+  scene s;
+  if (!scene_open_by(&s, "sim", true)) return;
+  faults_set(&s, "PUT partNumber=2 reset 1\n");
+  LADE_EXPECT_OK(save(&s, "s3://bucket/m", NULL));
+  expect_object(&s, "m");
+  unsetenv("AWS_CA_BUNDLE"); /* its signer is not known then */
+  LADE_EXPECT_STATUS(LADE_ERR_IO, save(&s, "s3://bucket/n", NULL));
+  LADE_EXPECT_EQ_UINT(names_count(&s, "n") + names_count(&s, "open."), 0);
+  scene_close(&s);
+}
+
 LADE_TEST_P(SaveUrl, TensorsMayChangeOnceTheyAreStaged, support_soft_runtimes, name) {
   static const uint64_t stages[] = {0, 2 * PART, 1};
   scene s;
   lade_save *begun;
-  if (!scene_open(&s, name, NULL)) return;
+  if (!scene_open(&s, name)) return;
   for (unsigned i = 0; i < 3; i++) {
     lade_save_options options;
     lade_pinned_stats stats;
@@ -171,7 +187,7 @@ LADE_TEST_P(SaveUrl, TensorsMayChangeOnceTheyAreStaged, support_soft_runtimes, n
 LADE_TEST(SaveUrl, CopiesRunAfterTheWorkBefore) {
   scene s;
   lade_save *begun;
-  if (!scene_open(&s, "cpu", NULL)) return;
+  if (!scene_open(&s, "cpu")) return;
   LADE_EXPECT_OK(lade_fill_async(s.f.runtime, s.f.device, 7, DEVICE_BYTES, s.stream));
   LADE_EXPECT_OK(lade_safetensors_save(s.expected, &s.target, 1, s.tensors, TENSORS, NULL));
   pattern_write(&s, 1);
@@ -198,7 +214,7 @@ LADE_TEST(SaveUrl, SeveralObjectsAndTheirIndex) {
   scene s;
   lade_safetensors *file;
   lade_save_options options;
-  if (!scene_open(&s, "sim", NULL)) return;
+  if (!scene_open(&s, "sim")) return;
   lade_save_options_init(&options);
   options.max_shard_bytes = LONG;
   LADE_EXPECT_OK(save(&s, "s3://bucket/to/m.safetensors", &options));
@@ -229,7 +245,7 @@ LADE_TEST(SaveUrl, FaultsThatPass) {
       "PUT partNumber= status:403:RequestTimeTooSkewed 0",
   };
   scene s;
-  if (!scene_open(&s, "sim", NULL)) return;
+  if (!scene_open(&s, "sim")) return;
   for (unsigned i = 0; i < sizeof faults / sizeof faults[0]; i++) {
     char url[32], lines[512] = "";
     /* The server counts by line: lines before are used up. */
@@ -248,7 +264,7 @@ LADE_TEST(SaveUrl, FaultsThatPass) {
 LADE_TEST(SaveUrl, CredentialsEndInTheMiddle) {
   scene s;
   char service[128];
-  if (!scene_open(&s, "sim", NULL)) return;
+  if (!scene_open(&s, "sim")) return;
   (void)snprintf(service, sizeof service, "%s/container", s.server.url);
   unsetenv("AWS_ACCESS_KEY_ID");
   setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", service, 1);
@@ -279,7 +295,7 @@ LADE_TEST(SaveUrl, FailureLeavesNothing) {
       {"POST uploadId= status:404:NoSuchUpload 99", "the end, attempt 1 of 3: HTTP 404 NoSuchUpload"},
   };
   scene s;
-  if (!scene_open(&s, "sim", NULL)) return;
+  if (!scene_open(&s, "sim")) return;
   LADE_EXPECT_OK(save(&s, "s3://bucket/m", NULL));
   for (unsigned i = 0; i < sizeof faults / sizeof faults[0]; i++) {
     char lines[512] = "";
@@ -298,7 +314,7 @@ LADE_TEST(SaveUrl, FailureLeavesNothing) {
 LADE_TEST(SaveUrl, FailureOfOneObjectRemovesTheOthers) {
   scene s;
   lade_save_options options;
-  if (!scene_open(&s, "sim", NULL)) return;
+  if (!scene_open(&s, "sim")) return;
   lade_save_options_init(&options);
   options.max_shard_bytes = LONG;
   faults_set(&s, "POST 00003-of-00003 status:403:AccessDenied 99\nPUT 00002-of-00003 wait:1 99\n");
@@ -318,7 +334,7 @@ LADE_TEST(SaveUrl, FailureOfOneObjectRemovesTheOthers) {
 LADE_TEST(SaveUrl, AbortThatFailsIsLogged) {
   static support_heard heard;
   scene s;
-  if (!scene_open(&s, "sim", NULL)) return;
+  if (!scene_open(&s, "sim")) return;
   faults_set(&s, "PUT partNumber=2 status:403:AccessDenied 99\nDELETE uploadId= status:403:AccessDenied 99\n");
   support_heard_begin(&heard, LADE_LOG_WARN);
   expect_error(save(&s, "s3://bucket/m", NULL), LADE_ERR_IO, "part 2"); /* not that of the abort */
@@ -339,7 +355,7 @@ LADE_TEST(SaveUrl, CancelledSaveLeavesNothing) {
   lade_save_options options;
   lade_save *begun;
   unsigned calls = 0;
-  if (!scene_open(&s, "cpu", NULL)) return;
+  if (!scene_open(&s, "cpu")) return;
   lade_save_options_init(&options);
   options.progress = progress_end;
   options.user = &calls;
@@ -355,7 +371,7 @@ LADE_TEST(SaveUrl, CancelledSaveLeavesNothing) {
 
 LADE_TEST(SaveUrl, RefusedBeforeAnythingIsSent) {
   scene s;
-  if (!scene_open(&s, "sim", NULL)) return;
+  if (!scene_open(&s, "sim")) return;
   expect_error(save(&s, "https://host/m?secret", NULL), LADE_ERR_UNSUPPORTED, "files and to s3:// URLs");
   expect_error(save(&s, "s3://bucket", NULL), LADE_ERR_INVALID_ARGUMENT, "expected '/' and a key");
   expect_error(save(&s, "s3://bucket/dir/", NULL), LADE_ERR_INVALID_ARGUMENT, "path");

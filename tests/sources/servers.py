@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers for tests of sources: prints the port, and serves the files of a folder until its input ends.
 
-usage: servers.py nginx | nginx-tls | apache | swift | faults FOLDER [--skew SECONDS | --port PORT]
+usage: servers.py nginx | nginx-tls | apache | swift | faults FOLDER [--skew SECONDS | --port PORT | --tls 1]
 
-nginx, Apache and OpenStack Swift are the real ones, with their configuration in the folder; nginx-tls makes a certificate there, ca.pem. "faults" is a
+nginx, Apache and OpenStack Swift are the real ones, with their configuration in the folder; nginx-tls, and --tls, make a certificate there, ca.pem. "faults" is a
 server of ours, for what real servers do once in a million requests: `fault` and its parameters are in the query of a URL, `times` of
 them are answered so (without it all) after the first `after`, and the rest well. It writes a line for each request to FOLDER/log: status, path, headers that are
 of interest. Below /signed/ it checks signatures, strictly; tokens that begin with "old" are over. --skew sets its clock.
@@ -38,6 +38,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -82,13 +83,17 @@ def program(name):
     return path
 
 
+def certificate(folder):
+    subprocess.run([program("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{folder}/key.pem", "-out",
+                    f"{folder}/ca.pem", "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
+                   check=True, stderr=subprocess.DEVNULL)
+
+
 def nginx(folder, tls):
     port = free_port()
     secure = ""
     if tls:
-        subprocess.run([program("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{folder}/key.pem", "-out",
-                        f"{folder}/ca.pem", "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
-                       check=True, stderr=subprocess.DEVNULL)
+        certificate(folder)
         secure = f"ssl_certificate {folder}/ca.pem; ssl_certificate_key {folder}/key.pem;"
     temporary = " ".join(f"{name}_temp_path {folder}/{name};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
     with open(f"{folder}/nginx.conf", "w", encoding="utf-8") as conf:
@@ -479,10 +484,15 @@ class Server(http.server.ThreadingHTTPServer):
         pass
 
 
-def faults(folder, skew, port):
+def faults(folder, skew, port, tls):
     Faults.folder, Faults.skew = folder, skew
     open(f"{folder}/log", "a", encoding="utf-8").close()
     server = Server(("127.0.0.1", port), Faults)
+    if tls:
+        certificate(folder)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(f"{folder}/ca.pem", f"{folder}/key.pem")
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)
     sys.stdin.read()
@@ -493,7 +503,7 @@ def main():
     kind, folder = sys.argv[1:3]
     if kind == "faults":
         option = dict(zip(sys.argv[3::2], sys.argv[4::2]))
-        faults(folder, int(option.get("--skew", 0)), int(option.get("--port", 0)))
+        faults(folder, int(option.get("--skew", 0)), int(option.get("--port", 0)), "--tls" in option)
     elif kind == "apache":
         apache(folder)
     elif kind == "swift":
