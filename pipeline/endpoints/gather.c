@@ -8,7 +8,9 @@
  * Note [Gaps]
  * A request costs a round trip, and stores charge for each; the bytes of a gap cost the time that they take. Rows of a
  * part of a tensor, and records of a shard, would be thousands of requests of some KiB. So a request goes across gaps of
- * up to 512 KiB: what one read from the socket takes (sources/exchange.c).
+ * up to 512 KiB: what one read from the socket takes (sources/exchange.c). On the loopback 128 rows of 4 KiB take as long
+ * joined as apart where the gaps are of 256 KiB, and twice as long at 512 KiB; at 1 Gbit/s these are 4 ms, less than most
+ * round trips to a store.
  *
  * G1  Each extent of a URL is in one place of one request. A request is of one object; its places go up in the object.
  * G2  `left` is the number of requests that are not over, and the client's thread's once the first is begun. The end of
