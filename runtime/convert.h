@@ -5,7 +5,7 @@
  *   bits of any type --number_decode--> bits of F32 --number_encode--> bits of any type
  *
  * As torch's `.to()`: rounded to the nearest, ties to even, subnormals kept. A number that is too large becomes infinity, or NaN in
- * F8_E4M3, which has no infinity. A NaN stays one, of any payload.
+ * F8_E4M3, which has no infinity (PyTorch before 2.15; later ones take the largest number). A NaN stays one, of any payload.
  *
  * C1  Every number of every type is a number of F32, so that a value is rounded once.
  * C2  Integers alone, except a product that is a normal number: modes of the processor that flush subnormals change nothing.

@@ -65,6 +65,9 @@ def test_every_number_is_that_of_torch(path):
             if source == "I64":
                 continue
             expected = plain[source].to(dtype)
+            if target == "F8_E4M3" and not torch.tensor(1e6).to(dtype).isnan():  # PyTorch 2.15: what is too large becomes the largest
+                too_large = plain[source].double().abs() > 464  # half way to the number after 448 is rounded to even
+                expected = expected.view(torch.uint8).masked_fill(too_large, 0x7F).view(dtype)
             is_nan = expected.float().isnan()
             assert got.dtype == dtype and torch.equal(got.float().isnan(), is_nan)
             bits = signed[dtype.itemsize]
