@@ -9,13 +9,16 @@
   copy          the bytes to pinned memory that is there, and no more: what "staged" cannot be below
 
 Figures are medians of the rounds with the least and the most, in seconds from the call; cpu_s is the processor time of the process. Nothing is
-flushed but with --sync. Then a loop of matrix products as a step of training, alone and beside a save that goes on: ms a step. Each way saves
+flushed but with --sync. Then a loop of matrix products as a step of training, alone and beside a save that goes on: ms a step; and
+copies of 64 KiB to the device, one by one, alone and beside saves until they are staged: ms a copy. Each way saves
 once before, and what it saved is loaded and compared. Rows are written as they come.
 
-usage: benchmarks/python/save_file.py [--small] [--out FILE] [--folder DIR] [--gib N] [--rounds N] [--sync]
+usage: benchmarks/python/save_file.py [--small] [--out FILE] [--folder DIR] [--gib N] [--tensors N] [--way NAME]... [--rounds N] [--sync]
   --small   32 MiB and two rounds, also without a GPU or PyTorch: to see that it runs; worth no figure
   --folder  where the files are made, and removed; a temporary folder without it
   --gib     bytes of the tensors (8)
+  --tensors how many (300)
+  --way     these alone
   --rounds  saves of each way (5)
   --sync    files are on stable storage before they get their names, where a way has that
 exit status: 0; 1 where values differ; 77 without PyTorch and a GPU (not with --small)
@@ -34,7 +37,6 @@ import lade
 import lade.safetensors
 
 MIB = 1 << 20
-TENSORS = 300
 
 
 def module(name):
@@ -65,13 +67,14 @@ class Bench:
         self.gpu = bool(self.torch and self.torch.cuda.is_available())
         self.device = lade.device("cuda:0" if self.gpu else "cpu")
         self.total = 32 * MIB if arguments.small else int(arguments.gib * 1024) * MIB
-        each = self.total // TENSORS // 4096 * 4096
+        count = arguments.tensors
+        each = self.total // count // 256 * 256
         if self.gpu:
-            self.tensors = {f"layers.{i}.weight": self.torch.randint(0, 256, (each,), dtype=self.torch.uint8, device="cuda:0") for i in range(TENSORS)}
+            self.tensors = {f"layers.{i}.weight": self.torch.randint(0, 256, (each,), dtype=self.torch.uint8, device="cuda:0") for i in range(count)}
         else:
             allocator = lade.DeviceAllocator(self.device)
-            self.tensors = {f"layers.{i}.weight": allocator.empty(each, "uint8") for i in range(TENSORS)}
-        self.total = each * TENSORS
+            self.tensors = {f"layers.{i}.weight": allocator.empty(each, "uint8") for i in range(count)}
+        self.total = each * count
         self.pinned = None
 
     def path(self, name):
@@ -81,7 +84,7 @@ class Bench:
         if self.gpu:
             self.torch.cuda.synchronize()
 
-    def ways(self):
+    def ways(self, wanted):
         ways = {"lade": self.lade, "lade begun": self.begun}
         if self.gpu:
             if module("torch.distributed.checkpoint"):
@@ -89,7 +92,7 @@ class Bench:
             if module("safetensors.torch"):
                 ways["safetensors"] = self.package
             ways["copy"] = self.copy
-        return ways
+        return {name: way for name, way in ways.items() if not wanted or name in wanted}
 
     def lade(self, clock):
         lade.safetensors.save_file(self.tensors, self.path("lade"), sync=self.sync)
@@ -148,6 +151,35 @@ class Bench:
         return found
 
 
+    def copies(self, goes_on):
+        """Milliseconds of each copy of 64 KiB to the device on a stream of its own, until it has arrived."""
+        host, to = self.torch.empty(1 << 16, dtype=self.torch.uint8, pin_memory=True), self.torch.empty(1 << 16, dtype=self.torch.uint8, device="cuda:0")
+        stream, found = self.torch.cuda.Stream(), []
+        while goes_on():
+            begun = time.perf_counter()
+            with self.torch.cuda.stream(stream):
+                to.copy_(host, non_blocking=True)
+            stream.synchronize()
+            found.append(1e3 * (time.perf_counter() - begun))
+        return found
+
+    def copies_beside(self, saves):
+        found = []
+        for _ in range(saves):
+            save = lade.safetensors.save_file(self.tensors, self.path("lade begun"), sync=self.sync, wait=False)
+            found += self.copies(lambda: not is_staged(save))
+            save.close()
+        return found
+
+
+def is_staged(save):
+    try:
+        save.wait_staged(0)
+    except TimeoutError:
+        return False
+    return True
+
+
 def spread(values):
     return {"median": statistics.median(values), "least": min(values), "most": max(values)}
 
@@ -158,6 +190,8 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--folder")
     parser.add_argument("--gib", type=float, default=8)
+    parser.add_argument("--tensors", type=int, default=300)
+    parser.add_argument("--way", action="append")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sync", action="store_true")
     arguments = parser.parse_args()
@@ -178,9 +212,9 @@ def main():
             return 77
         row(device=str(bench.device), bytes=bench.total, sync=arguments.sync, lade=lade.__version__,
             torch=bench.torch.__version__ if bench.torch else None)
-        found = {name: [] for name in bench.ways()}
+        found = {name: [] for name in bench.ways(arguments.way)}
         for at in range(rounds + 1):
-            for name, way in bench.ways().items():
+            for name, way in bench.ways(arguments.way).items():
                 bench.synchronize()
                 clock = Clock()
                 way(clock)
@@ -199,6 +233,9 @@ def main():
             save = lade.safetensors.save_file(bench.tensors, bench.path("lade begun"), sync=arguments.sync, wait=False)
             row(step="beside a save", ms=spread(bench.steps(3)))
             save.close()
+            end = time.perf_counter() + 2
+            for name, times in (("alone", bench.copies(lambda: time.perf_counter() < end)), ("beside a save", bench.copies_beside(10))):
+                row(copy=name, copies=len(times), ms={**spread(times), "p99": statistics.quantiles(times, n=100)[98]})
         return 0
     finally:
         shutil.rmtree(folder, ignore_errors=True)
