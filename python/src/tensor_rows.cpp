@@ -127,7 +127,8 @@ private:
   bool read_buffer(nb::handle tensor, TensorRows::Row &row) {
     DeviceBuffer *buffer = nullptr;
     if (!nb::try_cast(tensor, buffer) || !buffer) return false;
-    row.dtype = number_of(*buffer->layout().dtype());
+    const DType &dtype = *buffer->layout().dtype();
+    row.dtype = dtype_of({dtype.code, static_cast<uint8_t>(8 * dtype.bytes), 1});
     if (row.dtype == 0) return false;
     view_set(row, tensor);
     const Device &device = row_view(row).arena->device();
