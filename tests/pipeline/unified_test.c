@@ -84,6 +84,14 @@ static void written_check(int attribute, bool own) {
     LADE_EXPECT_EQ_MEM(memory, s.host + 8, BYTES - 8);
     LADE_EXPECT_EQ_MEM(memory + BYTES - 8, "\0\0\0\0\0\0\0", 8);
   }
+  for (size_t bytes = 1; bytes < BYTES; bytes = 16 * bytes + 1) { /* the short ones by the calls themselves */
+    lade_transfer transfer = transfer_to(&s, memory, lade_endpoint_memory(s.host));
+    transfer.bytes = bytes;
+    memset(memory, 0, BYTES);
+    LADE_EXPECT_OK(fixture_run(&s.f, &transfer));
+    LADE_EXPECT_EQ_MEM(memory, s.host, bytes);
+    LADE_EXPECT_EQ_INT(memory[bytes], 0);
+  }
   LADE_EXPECT_EQ_UINT(fixture_info(&s.f).blocks_peak, 0);
   LADE_EXPECT_EQ_UINT(fixture_info(&s.f).copies, 0);
   scene_close(&s);
