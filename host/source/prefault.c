@@ -13,8 +13,7 @@
  *   touching, since their stacks are mapped and unmapped under the same lock of the kernel that page faults wait for.
  *   For that reason they are made before anything may be touched, too.
  *   Where the number is lade's choice, it follows from the length of the area alone: one for each 16 MiB, four at
- *   least, up to all that there are. On an H200 machine of 16 processors, 128 MiB (pinned_pin_128M.json): touching
- *   alone takes 6.0 ms with four threads, 3.5 with 8, 2.8 with 16, and registering them 3.3. 16 GiB
+ *   least, up to all that there are. On an H200 machine of 16 processors, 16 GiB
  *   (benchmarks/results/h200/pinned_pin_16G.json, reserve_parts.txt): touching alone takes 757 ms with four threads,
  *   416 with 8, 275 with 16, and registering alone 378; a reserve, which does both at once, 482 with 8, 430 with 12,
  *   404 with 16. A version that doubled the threads as long as that was faster stayed at four: its samples ran

@@ -211,7 +211,7 @@ static unsigned fair_queue_of(uint64_t submitter) {
   uint64_t mixed = submitter * UINT64_C(0x9E3779B97F4A7C15);
   return (unsigned)(mixed >> 60) + (thread ? LADEI_PIPE_FAIR_QUEUES / 2 : 0);
 }
-_Static_assert(LADEI_PIPE_FAIR_QUEUES == 32, "flow_of makes numbers of four bits for each half");
+_Static_assert(LADEI_PIPE_FAIR_QUEUES == 32, "fair_queue_of makes numbers of four bits for each half");
 
 /* Chunks of whole units: sums, or numbers. O_DIRECT's, if any, are as good; a first chunk that ends at one of its blocks is not, unless it
  * has whole numbers. */

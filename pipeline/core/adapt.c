@@ -97,8 +97,8 @@
  * Work that is over soon ends with blocks that the link still copies, and a pipeline with little to do gains nothing
  * from longer copies: for it all blocks together should stay in the processor's cache. So while the ring has begun and
  * left less than fourteen of the chunks that the link needs for each reader, 1 GiB for twelve, chunks are half as long,
- * 3 MiB at least. On an H200, 512 MiB from the page cache by 12 readers, in turn with longer chunks, six times
- * (staging_short.jsonl): 40.2 GB/s (38.4 to 42.3) instead of 36.0 (34.5 to 37.5), 0.99 of a loop written by hand
+ * 3 MiB at least. On an H200, 512 MiB from the page cache by 12 readers, in turn with longer chunks, six times$
+ * (at 59fbd928): 40.2 GB/s (38.4 to 42.3) instead of 36.0 (34.5 to 37.5), 0.99 of a loop written by hand
  * instead of 0.91, and 0.30 core-seconds per GiB instead of 0.33. At 2 GiB there is no difference. By sim_schedule,
  * which knows no cache, 512 MiB lose 1.6 %.
  */
