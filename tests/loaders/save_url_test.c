@@ -10,11 +10,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/error.h"
 #include "lade/lade.h"
 #include "lade/soft.h"
 #include "tests/pipeline/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/sources/servers.h"
+#include "tests/support/failures.h"
 #include "tests/support/heard.h"
 #include "tests/support/pattern.h"
 #include "tests/support/runtimes.h"
@@ -378,5 +380,72 @@ LADE_TEST(SaveUrl, RefusedBeforeAnythingIsSent) {
   setenv("AWS_ENDPOINT_URL_S3", "ftp://x", 1);
   expect_error(save(&s, "s3://bucket/m", NULL), LADE_ERR_INVALID_ARGUMENT, "endpoint");
   LADE_EXPECT_EQ_SIZE(server_log_count(&s.server, "/"), 0);
+  scene_close(&s);
+}
+
+/* --- failures of the device --------------------------------------------------------------------------------------- */
+
+typedef struct driven {
+  lade_pinned_pool *pool;
+  lade_pipeline *pipeline;
+  lade_stream stream;
+  void *device;
+} driven;
+
+static lade_status driven_open(lade_runtime *runtime, driven *d) {
+  lade_pipeline_options options;
+  fixture_options(&options);
+  options.chunk_bytes = 4 << 20;
+  LADEI_TRY(lade_pinned_pool_create(runtime, NULL, &d->pool));
+  LADEI_TRY(lade_pipeline_create(runtime, d->pool, &options, &d->pipeline));
+  LADEI_TRY(lade_stream_create(runtime, 0, &d->stream));
+  return runtime->ops->device_alloc(runtime->self, 0, HOST_LONG, &d->device);
+}
+
+static void driven_close(lade_runtime *runtime, driven *d) {
+  lade_error first;
+  ladei_error_save(&first);
+  LADE_EXPECT_OK(lade_pipeline_destroy(d->pipeline, true));
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(d->pool, true));
+  if (d->stream != NULL) LADE_EXPECT_OK(lade_stream_destroy(runtime, d->stream));
+  if (d->device != NULL) LADE_EXPECT_OK(runtime->ops->device_free(runtime->self, 0, d->device));
+  ladei_error_restore(&first);
+}
+
+/* By itself, and going on by itself; of two parts, with a short tensor in host memory. */
+static lade_status driven_save(const driven *d, char *host) {
+  const lade_load_target target = {.pipeline = d->pipeline, .stream = d->stream};
+  const lade_tensor tensors[] = {{"a", shapes[2], 1, d->device, 0, LADE_DTYPE_U8},
+                                 {"b", shapes[3], 1, host, LADE_TARGET_HOST, LADE_DTYPE_U8}};
+  lade_save *begun;
+  LADEI_TRY(lade_safetensors_save("s3://bucket/m", &target, 1, tensors, 2, NULL));
+  LADEI_TRY(lade_safetensors_save_begin("s3://bucket/n", &target, 1, tensors, 2, NULL, &begun));
+  lade_status status = lade_save_wait(begun, LADE_SAVE_DURABLE, LADE_WAIT_FOREVER);
+  lade_error first;
+  ladei_error_save(&first);
+  SUPPORT_TWICE(&status, lade_save_destroy(begun, false));
+  if (first.status != LADE_OK) ladei_error_restore(&first);
+  return status;
+}
+
+static lade_status open_and_save(lade_runtime *runtime, void *user) {
+  scene *s = user;
+  driven d = {0};
+  char host[HOST_SHORT] = "x";
+  char *left[] = {support_temp_dir_path(&s->server.dir, "m"), support_temp_dir_path(&s->server.dir, "n")};
+  for (unsigned i = 0; i < 2; i++) (void)unlink(left[i]);
+  lade_status status = driven_open(runtime, &d);
+  if (status == LADE_OK) status = driven_save(&d, host);
+  LADE_EXPECT(status != LADE_OK || (access(left[0], F_OK) == 0 && access(left[1], F_OK) == 0));
+  LADE_EXPECT_EQ_UINT(names_count(s, "open."), 0);
+  for (unsigned i = 0; i < 2; i++) free(left[i]);
+  driven_close(runtime, &d);
+  return status;
+}
+
+LADE_TEST(SaveUrl, LosesNothingWhenAnyCallFails) {
+  scene s;
+  if (!scene_open(&s, "sim")) return;
+  support_for_each_failure("sim", open_and_save, NULL, &s);
   scene_close(&s);
 }
