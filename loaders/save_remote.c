@@ -489,19 +489,32 @@ static lade_status objects_finish(ladei_loader_remote_save *r, size_t first, siz
   return LADE_OK;
 }
 
+/* O3: a request that was cancelled for a part's error ends with that. */
+static lade_status outcome(ladei_loader_remote_save *r, lade_status status) {
+  if (status == LADE_OK || status == LADE_ERR_TIMEOUT) return status;
+  ladei_lock_acquire(&r->lock);
+  lade_error error = r->error;
+  ladei_lock_release(&r->lock);
+  if (error.status == LADE_OK) return status;
+  ladei_error_restore(&error);
+  return error.status;
+}
+
 lade_status ladei_loader_remote_stage(ladei_loader_save *s, uint64_t timeout_ns) {
   ladei_loader_remote_save *r = s->remote;
   r->staging = true;
-  LADEI_TRY(parts_take(r, s->shard_count, timeout_ns));
-  r->staging = false;
-  return changes_wait(r, has_no_direct); /* O4 */
+  lade_status status = parts_take(r, s->shard_count, timeout_ns);
+  r->staging = status != LADE_OK;
+  if (status == LADE_OK) status = changes_wait(r, has_no_direct); /* O4 */
+  return outcome(r, status);
 }
 
 lade_status ladei_loader_remote_commit(ladei_loader_save *s) {
   ladei_loader_remote_save *r = s->remote;
   r->staging = false;
-  LADEI_TRY(objects_finish(r, 0, s->shard_count));
-  return objects_finish(r, s->shard_count, r->object_count);
+  lade_status status = objects_finish(r, 0, s->shard_count);
+  if (status == LADE_OK) status = objects_finish(r, s->shard_count, r->object_count);
+  return outcome(r, status);
 }
 
 static void blocks_end(ladei_loader_remote_save *r) {
