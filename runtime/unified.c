@@ -5,10 +5,8 @@
 
 static bool has_attribute(const lade_runtime *runtime, int device, ladei_device_attribute attribute) {
   int64_t value = 0;
-  lade_error before;
-  ladei_error_save(&before);
-  lade_status status = runtime->ops->device_attribute(runtime->self, device, attribute, &value);
-  ladei_error_restore(&before);
+  lade_status status;
+  LADEI_ASIDE(status = runtime->ops->device_attribute(runtime->self, device, attribute, &value));
   return status == LADE_OK && value != 0;
 }
 
@@ -33,11 +31,9 @@ static bool is_written(const ladei_unified *unified, ladei_memory_kind kind) {
 bool ladei_unified_is_written(const lade_runtime *runtime, const ladei_unified *unified, const void *memory,
                               uint64_t bytes) {
   ladei_pointer_attributes found = {.kind = LADEI_MEMORY_DEVICE};
-  lade_error before;
+  lade_status status;
   if (!unified->writes_pinned) return false;
-  ladei_error_save(&before);
-  lade_status status = runtime->ops->pointer_attributes(runtime->self, memory, &found);
-  ladei_error_restore(&before);
+  LADEI_ASIDE(status = runtime->ops->pointer_attributes(runtime->self, memory, &found));
   uint64_t offset = (uint64_t)(uintptr_t)memory - found.base;
   bool inside = found.kind == LADEI_MEMORY_UNKNOWN || (offset < found.bytes && bytes <= found.bytes - offset);
   return status == LADE_OK && inside && is_written(unified, found.kind);
