@@ -145,6 +145,33 @@ LADE_TEST_P(SaveUrl, ObjectIsTheFile, support_soft_runtimes, name) {
   scene_close(&s);
 }
 
+LADE_TEST(SaveUrl, OfTwoTargetsWithLittlePinnedMemory) {
+  scene s;
+  lade_pinned_options pool;
+  lade_pipeline_options options;
+  fixture other;
+  lade_stream stream;
+  if (!scene_open(&s, "sim")) return;
+  lade_pinned_options_init(&pool);
+  fixture_options(&options);
+  pool.max_bytes = 1 << 20; /* less than a part: it is in other memory, and copies are staged */
+  options.chunk_bytes = 64 << 10;
+  if (!fixture_open_pool(&other, "sim", DEVICE_BYTES, &pool, &options)) return;
+  LADE_EXPECT_OK(lade_stream_create(other.runtime, 0, &stream));
+  const lade_load_target targets[] = {{.pipeline = other.pipeline, .stream = stream},
+                                      {.pipeline = other.pipeline, .stream = stream}};
+  char *bytes = malloc(DEVICE_BYTES);
+  support_pattern_fill(bytes, DEVICE_BYTES, 1, 0);
+  fixture_device_write(&other, 0, bytes, DEVICE_BYTES);
+  for (unsigned i = 0; i < 2; i++) s.tensors[i].memory = other.device + (i > 0 ? LONG : 0), s.tensors[i].target = 1 - i;
+  LADE_EXPECT_OK(lade_safetensors_save("s3://bucket/m", targets, 2, s.tensors, TENSORS, NULL));
+  expect_object(&s, "m");
+  free(bytes);
+  LADE_EXPECT_OK(lade_stream_destroy(other.runtime, stream));
+  fixture_close(&other);
+  scene_close(&s);
+}
+
 LADE_TEST(SaveUrl, ByTls) {
   scene s;
   if (!scene_open_by(&s, "sim", true)) return;
