@@ -107,6 +107,7 @@ static bool handle_prepare(ladei_source_exchange *exchange, const ladei_source_s
   const ladei_libcurl *curl = exchange->curl;
   const char *no_proxy = ladei_source_variable(settings, "no_proxy");
   if (no_proxy == NULL) no_proxy = ladei_source_variable(settings, "NO_PROXY");
+  (void)number_set(exchange, LADEI_CURL_UPLOAD_BUFFERSIZE, SEND_BYTES); /* else less, at more system calls */
   return curl->easy_setopt(exchange->easy, LADEI_CURL_HEADERFUNCTION, head_take) == LADEI_CURL_OK &&
          curl->easy_setopt(exchange->easy, LADEI_CURL_WRITEFUNCTION, body_take) == LADEI_CURL_OK &&
          option_set(exchange, LADEI_CURL_HEADERDATA, exchange) &&
@@ -118,7 +119,6 @@ static bool handle_prepare(ladei_source_exchange *exchange, const ladei_source_s
          (settings->ca_file == NULL || option_set(exchange, LADEI_CURL_CAINFO, settings->ca_file)) &&
          number_set(exchange, LADEI_CURL_HTTP_VERSION, LADEI_CURL_HTTP_1_1) &&
          number_set(exchange, LADEI_CURL_BUFFERSIZE, RECEIVE_BYTES) && number_set(exchange, LADEI_CURL_NOSIGNAL, 1) &&
-         number_set(exchange, LADEI_CURL_UPLOAD_BUFFERSIZE, SEND_BYTES) &&
          number_set(exchange, LADEI_CURL_PATH_AS_IS, 1) && number_set(exchange, LADEI_CURL_FOLLOWLOCATION, 0) &&
          number_set(exchange, LADEI_CURL_CONNECTTIMEOUT_MS, limits->connect_ms) &&
          number_set(exchange, LADEI_CURL_LOW_SPEED_LIMIT, STALL_BYTES);
