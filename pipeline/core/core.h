@@ -444,8 +444,9 @@ bool ladei_pipe_core_next_of(ladei_pipe_core *core, ladei_pipe_ring *ring,
 void ladei_pipe_core_set_taker(ladei_pipe_core *core, unsigned taker, bool stays);
 /* Keeps a place for the taker of a complete READ; or gives it up, before the taker does anything that may take long. */
 void ladei_pipe_core_stay(ladei_pipe_core *core, bool stays);
-/* Whether next would find one. */
-bool ladei_pipe_core_has_order(const ladei_pipe_core *core, unsigned allow);
+/* Whether next would find one, other than the ring's first where `accepts` that. NULL: whether it would find any. */
+bool ladei_pipe_core_has_order(const ladei_pipe_core *core, const ladei_pipe_ring *ring,
+                               bool (*accepts)(const ladei_pipe_order *order));
 /*
  * Reports that an order was executed. `error` describes a status other than LADE_OK and LADE_NOT_READY. Returns
  * LADEI_PIPE_CHANGED_* bits.

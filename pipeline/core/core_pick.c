@@ -512,7 +512,12 @@ bool ladei_pipe_core_pick(const ladei_pipe_core *core, unsigned allow, ladei_pip
          ladei_pipe_ring_pick(&core->rings[core->next_ring ^ 1u], allow, out);
 }
 
-bool ladei_pipe_core_has_order(const ladei_pipe_core *core, unsigned allow) {
+bool ladei_pipe_core_has_order(const ladei_pipe_core *core, const ladei_pipe_ring *ring,
+                               bool (*accepts)(const ladei_pipe_order *order)) {
   ladei_pipe_order order;
-  return ladei_pipe_core_pick(core, allow, &order);
+  for (unsigned i = 0; i < 2; i++) {
+    const ladei_pipe_ring *each = &core->rings[i];
+    if (ladei_pipe_ring_pick(each, LADEI_PIPE_ALLOW_HOST, &order) && (each != ring || !accepts(&order))) return true;
+  }
+  return false;
 }

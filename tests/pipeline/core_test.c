@@ -205,9 +205,9 @@ static bool take_one(model *m) {
   ladei_pipe_order order;
   unsigned allow = support_random_one_in(&m->random, 4) ? 0 : LADEI_PIPE_ALLOW_HOST;
   if (m->out_count == MAX_OUT) return false;
-  bool expected = ladei_pipe_core_has_order(&m->core, allow);
+  bool expected = ladei_pipe_core_has_order(&m->core, NULL, NULL);
   bool taken = ladei_pipe_core_next(&m->core, allow, &order);
-  LADE_EXPECT_EQ_INT(taken, expected);
+  if (allow != 0) LADE_EXPECT_EQ_INT(taken, expected);
   if (taken) {
     if (allow == 0) LADE_EXPECT(order.kind != LADEI_PIPE_ORDER_READ && order.kind != LADEI_PIPE_ORDER_WRITE);
     check_taken(m, &order);
@@ -807,9 +807,9 @@ LADE_TEST(PipelineCore, KeepsBlocksForTransfersToCome) {
   LADE_EXPECT(transfer.finished);
   LADE_EXPECT_EQ_UINT(core.counters.blocks, 1);
   ladei_pipe_core_set_yield(&core, LADEI_PIPE_YIELD_ALL);
-  LADE_EXPECT(ladei_pipe_core_has_order(&core, LADEI_PIPE_ALLOW_HOST));
+  LADE_EXPECT(ladei_pipe_core_has_order(&core, NULL, NULL));
   ladei_pipe_core_set_yield(&core, LADEI_PIPE_YIELD_NONE);
-  LADE_EXPECT(!ladei_pipe_core_has_order(&core, LADEI_PIPE_ALLOW_HOST));
+  LADE_EXPECT(!ladei_pipe_core_has_order(&core, NULL, NULL));
   ladei_pipe_core_set_keeps(&core.rings[0], false);
   LADE_EXPECT(ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order));
   LADE_EXPECT_EQ_INT(order.kind, LADEI_PIPE_ORDER_RELEASE);
