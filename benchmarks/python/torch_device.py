@@ -44,6 +44,7 @@ def pairs(torch):
 
 def calls(torch):
     sys.path.insert(0, str(HERE.parents[2] / "tests" / "python"))
+    import lade.torch  # noqa: F401  # loads what the module is linked against, and installs nothing
     import torch_calls
 
     if torch_calls.path(torch.__version__) is None:
