@@ -46,7 +46,7 @@ _NEEDED = {
         " Stream get_current_stream runtime"
     ).split(),
     "cupy.cuda.memory": ["OutOfMemoryError"],
-    "cupy.cuda.runtime": ["getDevice"],
+    "cupy.cuda.runtime": ["getDevice", "getDeviceCount"],
 }
 
 # Guards what is installed; taken around every change of CuPy's allocators by this module.
@@ -105,8 +105,8 @@ def _device_function(cupy: types.ModuleType, allocators: PerDevice[lade.DeviceAl
             raise _out_of_memory(nbytes, str(error)) from error
 
     cuda = cupy.cuda
-    return _lade._cupy_device_function(allocators.get, cuda.runtime.getDevice, _offered(cuda.runtime, "getDevice"), cuda.MemoryPointer,
-                                       cuda.UnownedMemory, cuda.get_current_stream,
+    return _lade._cupy_device_function(allocators.get, cuda.runtime.getDeviceCount, cuda.runtime.getDevice,
+                                       _offered(cuda.runtime, "getDevice"), cuda.MemoryPointer, cuda.UnownedMemory, cuda.get_current_stream,
                                        _offered(getattr(cuda, "stream", None), "get_current_stream_ptr"), _streams.held, _streams.hold,
                                        failed)
 
@@ -114,7 +114,8 @@ def _device_function(cupy: types.ModuleType, allocators: PerDevice[lade.DeviceAl
 def _pinned_function(cupy: types.ModuleType, pools: PerDevice[lade.PinnedPool]) -> Callable[[int], Any]:
     """What cupy.cuda.set_pinned_memory_allocator() takes: bytes to PinnedMemoryPointer. Its memory is a _CupyBlock."""
     cuda = cupy.cuda
-    return _lade._cupy_pinned_function(pools.get, cuda.runtime.getDevice, _offered(cuda.runtime, "getDevice"), cuda.PinnedMemoryPointer)
+    return _lade._cupy_pinned_function(pools.get, cuda.runtime.getDeviceCount, cuda.runtime.getDevice,
+                                       _offered(cuda.runtime, "getDevice"), cuda.PinnedMemoryPointer)
 
 
 def _served(field: str, arenas: PerDevice[Arena] | None) -> PerDevice[Arena]:

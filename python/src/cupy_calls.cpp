@@ -7,6 +7,7 @@
 
 #include <structmember.h>
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <utility>
@@ -75,11 +76,12 @@ template <typename Object> struct Slot {
 // The objects of CuPy and of lade.cupy that a function holds.
 template <typename Object> struct Function {
   nb::object arena_of; // from a device's number to its allocator or pool, the same one each time
-  nb::object current_device, current_stream, held, hold, memory, pointer, failed;
+  nb::object device_count, current_device, current_stream, held, hold, memory, pointer, failed;
   int (*device_number)(int) = nullptr;   // P4: in place of current_device, ...
   intptr_t (*stream_handle)() = nullptr; // ... and of current_stream
   std::vector<Slot<Object>>
       slots; // by the device's number, as far as they were asked for; guarded by the capsule's lock
+  std::atomic<bool> is_sole{false}; // P5
   PyObject *ptr_name = PyUnicode_InternFromString("ptr");
 
   Slot<Object> slot(size_t number) {
@@ -87,6 +89,7 @@ template <typename Object> struct Function {
     Slot<Object> found;
     found.object = arena_of(number);
     found.native = nb::cast<Object *>(found.object);
+    is_sole = number == 0 && nb::cast<int>(device_count()) == 1;
     if (slots.size() <= number) slots.resize(number + 1);
     return slots[number] = found;
   }
@@ -111,6 +114,7 @@ template <typename Number> Number raised_check(Number number) {
 }
 
 template <typename Object> size_t device_now(const Function<Object> &function) {
+  if (function.is_sole.load(std::memory_order_relaxed)) return 0;
   if (function.device_number) return static_cast<size_t>(raised_check(function.device_number(0)));
   const size_t number = PyLong_AsSize_t(called(function.current_device).ptr());
   if (number == static_cast<size_t>(-1)) throw nb::python_error();
@@ -245,11 +249,12 @@ PyMethodDef device_method = {"lade_device_memory", &entry<AllocatorObject>, METH
 PyMethodDef pinned_method = {"lade_pinned_memory", &entry<PoolObject>, METH_O,
                              "Pinned memory of lade as a cupy.cuda.PinnedMemoryPointer."};
 
-nb::object device_function(nb::object arena_of, nb::object current_device, nb::handle device_number, nb::object pointer,
-                           nb::object memory, nb::object current_stream, nb::handle stream_handle, nb::object held,
-                           nb::object hold, nb::object failed) {
+nb::object device_function(nb::object arena_of, nb::object device_count, nb::object current_device,
+                           nb::handle device_number, nb::object pointer, nb::object memory, nb::object current_stream,
+                           nb::handle stream_handle, nb::object held, nb::object hold, nb::object failed) {
   auto function = std::make_unique<Function<AllocatorObject>>();
   function->arena_of = std::move(arena_of);
+  function->device_count = std::move(device_count);
   function->current_device = std::move(current_device);
   function->pointer = std::move(pointer);
   function->memory = std::move(memory);
@@ -262,10 +267,11 @@ nb::object device_function(nb::object arena_of, nb::object current_device, nb::h
   return function_object(device_method, std::move(function));
 }
 
-nb::object pinned_function(nb::object arena_of, nb::object current_device, nb::handle device_number,
-                           nb::object pointer) {
+nb::object pinned_function(nb::object arena_of, nb::object device_count, nb::object current_device,
+                           nb::handle device_number, nb::object pointer) {
   auto function = std::make_unique<Function<PoolObject>>();
   function->arena_of = std::move(arena_of);
+  function->device_count = std::move(device_count);
   function->current_device = std::move(current_device);
   function->pointer = std::move(pointer);
   offered_set(function->device_number, device_number, device_signature);
@@ -287,12 +293,12 @@ void bind_cupy(nb::module_ &module) {
   block_type = reinterpret_cast<PyTypeObject *>(PyType_FromSpec(&block_spec));
   if (!block_type) throw nb::python_error();
   module.attr("_CupyBlock") = nb::borrow(reinterpret_cast<PyObject *>(block_type));
-  module.def("_cupy_device_function", &device_function, nb::arg("arena_of"), nb::arg("current_device"),
-             nb::arg("device_number").none(), nb::arg("pointer"), nb::arg("memory"), nb::arg("current_stream"),
-             nb::arg("stream_handle").none(), nb::arg("held"), nb::arg("hold"), nb::arg("failed"),
-             "What cupy.cuda.set_allocator() takes.");
-  module.def("_cupy_pinned_function", &pinned_function, nb::arg("arena_of"), nb::arg("current_device"),
-             nb::arg("device_number").none(), nb::arg("pointer"),
+  module.def("_cupy_device_function", &device_function, nb::arg("arena_of"), nb::arg("device_count"),
+             nb::arg("current_device"), nb::arg("device_number").none(), nb::arg("pointer"), nb::arg("memory"),
+             nb::arg("current_stream"), nb::arg("stream_handle").none(), nb::arg("held"), nb::arg("hold"),
+             nb::arg("failed"), "What cupy.cuda.set_allocator() takes.");
+  module.def("_cupy_pinned_function", &pinned_function, nb::arg("arena_of"), nb::arg("device_count"),
+             nb::arg("current_device"), nb::arg("device_number").none(), nb::arg("pointer"),
              "What cupy.cuda.set_pinned_memory_allocator() takes.");
   module.def("_cupy_record_stream", &record_stream, nb::arg("block").none(), nb::arg("stream").none(),
              "Notes a stream on a block of device memory that CuPy has; False: it is none.");

@@ -15,6 +15,8 @@
 // P3  A failed call has given its block back.
 // P4  CuPy's compiled modules offer each other functions of C, in capsules that are named by their signature (`__pyx_capi__`). Where
 //     those for the current device and stream are offered, they are called in place of Python's, as CuPy's own pool does.
+// P5  Of the one device of a process the number is known. To ask takes CUDA's runtime some microseconds in a thread that has not set
+//     a device.
 #ifndef LADE_PYTHON_CUPY_CALLS_H
 #define LADE_PYTHON_CUPY_CALLS_H
 

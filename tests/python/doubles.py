@@ -115,7 +115,7 @@ def cupy():
             local.allocator = None
 
     memory = _module("cupy.cuda.memory", OutOfMemoryError=CupyOutOfMemoryError)
-    runtime = _module("cupy.cuda.runtime", getDevice=lambda: 0, is_hip=False)
+    runtime = _module("cupy.cuda.runtime", getDevice=lambda: 0, getDeviceCount=lambda: 1, is_hip=False)
     cuda = _module(
         "cupy.cuda", memory=memory, runtime=runtime, UnownedMemory=UnownedMemory, MemoryPointer=MemoryPointer,
         PinnedMemoryPointer=PinnedMemoryPointer, set_allocator=set_allocator, get_allocator=get_allocator, alloc=alloc,
