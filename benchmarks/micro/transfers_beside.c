@@ -3,7 +3,7 @@
  * Effect of transfers on each other: small ones beside a bulk transfer, one direction beside the other, and two pipelines on one
  * device. Sources are pages of a file in memory; sinks are memory of the program. After a pass that does not count.
  *
- *   small_median, small_p99   64 KiB of one submitter, one after the other, beside the bulk of another; urgent ones; alone
+ *   small_median, small_p99   64 KiB of one submitter, one after the other, beside the bulk of another; urgent ones; alone.
  *   foreign_median, foreign_p99, foreign_rate   64 KiB copies of the program's own, one every 2 ms, beside eight bulks from a file
  *                             (of background priority, too) or pinned memory, or beside plain copies of 32 MiB, all queued on one stream; alone. Microseconds; and
  *                             GB/s of the bulk meanwhile, which "undisturbed" has without the small ones
@@ -484,6 +484,7 @@ int main(int argc, char **argv) {
       {"windows", "blocks under way: the default, and other sizes", window_case, NULL},
       {"windows_512m", "the same, 512 MiB", window_case, &short_bytes},
   };
-  int exit_status = bench_main(argc, argv, "What do transfers do to each other?", cases, 9);
+  int exit_status =
+      bench_main(argc, argv, "What do transfers do to each other?", cases, sizeof cases / sizeof cases[0]);
   return world_close() ? exit_status : 1;
 }

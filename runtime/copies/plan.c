@@ -60,9 +60,11 @@ void ladei_copy_memory_give(lade_runtime *runtime, void *memory) {
 }
 
 uint64_t *ladei_copy_bits_take(lade_runtime *runtime, uint64_t places, size_t count) {
-  enum { BITS_A_PIECE = 256 }; /* clearing them takes some nanoseconds a piece */
+  /* Clearing them takes some nanoseconds a piece, where the memory is kept; without them a piece takes 20 ns more. */
+  enum { BITS_A_PIECE = 256, KEPT_BITS_A_PIECE = 2048 };
   size_t bytes = (places / 64 + 1) * sizeof(uint64_t);
-  uint64_t *bits = places / BITS_A_PIECE <= count ? ladei_copy_memory_take(runtime, bytes) : NULL;
+  uint64_t most = bytes <= KEEP_BYTES ? KEPT_BITS_A_PIECE : BITS_A_PIECE;
+  uint64_t *bits = places / most <= count ? ladei_copy_memory_take(runtime, bytes) : NULL;
   return bits == NULL ? NULL : memset(bits, 0, bytes);
 }
 
