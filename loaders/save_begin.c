@@ -350,8 +350,7 @@ static lade_status tickets_each(lade_save *save, lade_status (*each)(lade_stream
 }
 
 lade_status lade_stream_wait_save(lade_stream stream, lade_save *save) {
-  lade_status status = save_check(save, "lade_stream_wait_save");
-  if (status != LADE_OK) return status;
+  LADEI_TRY(save_check(save, "lade_stream_wait_save"));
   if (!is_remote(&save->work)) return tickets_each(save, lade_stream_wait_ticket, stream);
   return lade_save_wait(save, LADE_SAVE_STAGED, LADE_WAIT_FOREVER); /* the copies are begun one after the other */
 }

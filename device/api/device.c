@@ -211,8 +211,7 @@ lade_status lade_device_peer_add(lade_device_allocator *allocator, int peer) {
 }
 
 lade_status lade_device_shared_export(lade_device_allocator *allocator, const void *pointer, lade_device_shared *out) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
   if (out == NULL) return ladei_error_null(__func__, "out");
   return LADEI_HELD(LADEI_DEVICE_NATIVE(shared_export, allocator, pointer, out));
 }
@@ -221,26 +220,23 @@ lade_status lade_device_shared_export(lade_device_allocator *allocator, const vo
 
 lade_status lade_device_pool_begin(lade_device_allocator *allocator, lade_device_pool_id id, const lade_stream *streams,
                                    size_t stream_count) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
   if (id.first == 0 && id.second == 0)
     return ladei_error_argument(__func__, "id", "an id that is not (0, 0)", "(0, 0), which names no pool");
   if (stream_count > 0 && streams == NULL) return ladei_error_null(__func__, "streams");
-  status = LADEI_HELD(LADEI_DEVICE_CALL(pool_begin, allocator, id, streams, stream_count));
+  lade_status status = LADEI_HELD(LADEI_DEVICE_CALL(pool_begin, allocator, id, streams, stream_count));
   return ladei_device_recounted(allocator, status);
 }
 
 lade_status lade_device_pool_end(lade_device_allocator *allocator, lade_device_pool_id id) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
-  status = LADEI_HELD(LADEI_DEVICE_CALL(pool_end, allocator, id));
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
+  lade_status status = LADEI_HELD(LADEI_DEVICE_CALL(pool_end, allocator, id));
   return ladei_device_recounted(allocator, status);
 }
 
 lade_status lade_device_pool_release(lade_device_allocator *allocator, lade_device_pool_id id) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
-  status = LADEI_HELD(LADEI_DEVICE_CALL(pool_release, allocator, id));
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
+  lade_status status = LADEI_HELD(LADEI_DEVICE_CALL(pool_release, allocator, id));
   return ladei_device_recounted(allocator, status);
 }
 

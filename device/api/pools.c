@@ -35,12 +35,10 @@ lade_status lade_device_pool_flags_set(lade_device_allocator *allocator, lade_de
 
 lade_status lade_device_pool_info_get(lade_device_allocator *allocator, lade_device_pool_id id,
                                       lade_device_pool_info *info) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
   if (info == NULL) return ladei_error_null(__func__, "info");
   lade_device_pool_info own = {.struct_size = sizeof own};
-  status = LADEI_HELD(LADEI_DEVICE_NATIVE(pool_info_get, allocator, id, &own));
-  if (status != LADE_OK) return status;
+  LADEI_TRY(LADEI_HELD(LADEI_DEVICE_NATIVE(pool_info_get, allocator, id, &own)));
   return ladei_stats_write("lade_device_pool_info", &own, sizeof own, info);
 }
 
@@ -91,8 +89,7 @@ lade_status lade_device_scope_end(lade_device_allocator *allocator, uint64_t sco
 /* ---- Between the cache and the driver ---------------------------------------------------------------------------- */
 
 lade_status lade_device_frees_hold(lade_device_allocator *allocator, bool hold) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_device_check_call(allocator, __func__));
   if (!hold) LADEI_DEVICE_OPERATION(LADE_CONTEXT_ALL, LADEI_DEVICE_NATIVE(frees_resume, allocator));
   return LADEI_HELD(LADEI_DEVICE_NATIVE(frees_hold, allocator));
 }

@@ -267,10 +267,7 @@ lade_status lade_published_snapshot_take(uint64_t process_id, uint32_t index, co
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
                        "%s: options.describe is not NULL; expected NULL: the process names its frames itself",
                        __func__);
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = snapshot_fetch(&call, index, &own, wait_ms, out);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return LADEI_UNCANCELLED(snapshot_fetch(&call, index, &own, wait_ms, out));
 }
 
 /* --- histories ---------------------------------------------------------------------------------------------------- */

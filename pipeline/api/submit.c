@@ -283,12 +283,7 @@ static lade_status ticket_create(lade_pipeline *pipeline, const lade_transfer *r
   return LADE_OK;
 
 fail_destination:
-  if (request->allocator != NULL) {
-    lade_error first;
-    ladei_error_save(&first);
-    (void)lade_device_free(request->allocator, destination);
-    ladei_error_restore(&first);
-  }
+  if (request->allocator != NULL) LADEI_ASIDE((void)lade_device_free(request->allocator, destination));
 fail_files : { LADEI_ASIDE((void)ladei_pipe_files_close(ticket, false)); }
 fail_pieces:
   ladei_pipe_pieces_free(&ticket->pieces);
