@@ -78,9 +78,10 @@ static __attribute__((noinline)) ladei_pinned_block *alloc_fast_large(lade_pinne
                                                                       unsigned class_index, size_t bytes) {
   ladei_pinned_block *block = ladei_pinned_ready_take(cache, counters, ladei_pinned_pool_node(pool, counters->node),
                                                       class_index, ladei_pinned_pages(bytes), bytes);
-  if (block != NULL)
-    ladei_pinned_class_counts_alloc(&counters->classes[class_index], class_index, bytes,
-                                    ladei_pinned_block_pages(block) << LADEI_PINNED_PAGE_SHIFT);
+  if (block == NULL) return NULL;
+  class_index = ladei_pinned_word_class(ladei_pinned_block_word(block)); /* or the next one */
+  ladei_pinned_class_counts_alloc(&counters->classes[class_index], class_index, bytes,
+                                  ladei_pinned_block_pages(block) << LADEI_PINNED_PAGE_SHIFT);
   return block;
 }
 

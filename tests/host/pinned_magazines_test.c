@@ -213,6 +213,29 @@ LADE_TEST(PinnedMagazines, LargeBlockFreedByAnotherThreadIsForAll) {
   pinned_fixture_close(&own);
 }
 
+/* Those of its own class may be too short. Bug: they then split the free memory, while this one lay ready. */
+LADE_TEST(PinnedMagazines, LargeBlockOfTheNextClassServesToo) {
+  pinned_fixture own;
+  handover given = {.own = &own};
+  pthread_t thread;
+  if (!open_capped(&own, 64 * LADEI_MIB)) return;
+  LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 1200 * LADEI_KIB, &given.block));
+  void *longer = given.block, *block = NULL, *other = NULL;
+  LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, free_it, &given), 0);
+  pthread_join(thread, NULL);
+  LADE_EXPECT_NE_UINT(ladei_pinned_class_of(1100 * LADEI_KIB), ladei_pinned_class_of(1200 * LADEI_KIB));
+  LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 1100 * LADEI_KIB, &block));
+  LADE_EXPECT_EQ_PTR(block, longer);
+  LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 1100 * LADEI_KIB, &other)); /* there is one such block */
+  LADE_EXPECT_NE_PTR(other, longer);
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, other));
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+  LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).cached_blocks.current, 0);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).in_use_bytes.current, 0);
+  pinned_fixture_close(&own);
+}
+
 static uint64_t bins_bytes(const pinned_fixture *own) {
   return ladei_pinned_bins_bytes(&ladei_pinned_pool_node(own->pool, 0)->bins);
 }
