@@ -122,18 +122,6 @@ LADE_TEST(CallerRun, MemoryThatCallsCopyIsFourChunks) {
   fixture_close(&f);
 }
 
-/* Threads would come after the call is done, and keep it waiting in the driver: 101 us of 1 MiB were 28 more than by one thread. */
-LADE_TEST(CallerRun, CallsCopyAllOfTheirPageableMemory) {
-  scene s;
-  if (!scene_open(&s)) return;
-  (void)one_by_one(&s, LADE_TO_DEVICE, s.host, LONGEST);
-  by_calls = by_threads = 0;
-  (void)one_by_one(&s, LADE_TO_DEVICE, s.host, LONGEST);
-  LADE_EXPECT_GT_UINT(by_calls, 4 * by_threads);
-  fixture_expect_device_pattern(&s.f, 0, LONGEST, 1, 0);
-  scene_close(&s);
-}
-
 /* A page that does not come, or a driver that is busy: the other chunks do not wait for it. */
 LADE_TEST(CallerRun, AThreadTakesWhatACallThatIsKeptLeaves) {
   scene s;
