@@ -31,8 +31,8 @@
 #include "host/source/prefault.h"
 
 #include <errno.h>
-#include <sys/mman.h>
 
+#include "base/populate.h"
 #include "base/size.h"
 #include "base/thread.h"
 
@@ -55,17 +55,11 @@ unsigned ladei_prefault_threads(const ladei_prefault_crew *crew, size_t bytes) {
 /* False: the kernel is too old to be asked. If it has no memory, the pages stay as they are: the next thread that pins
  * them is told. */
 static bool step_populate(char *address, size_t bytes) {
-#ifdef MADV_POPULATE_WRITE
   int result;
   do {
     result = madvise(address, bytes, MADV_POPULATE_WRITE);
   } while (result != 0 && errno == EINTR);
   return result == 0 || errno != EINVAL;
-#else
-  (void)address;
-  (void)bytes;
-  return false;
-#endif
 }
 
 static void step_touch(volatile char *address, size_t bytes) {

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/populate.h"
 #include "base/size.h"
 #include "runtime/soft/ops/enter.h"
 #include "runtime/soft/ops/ops.h"
