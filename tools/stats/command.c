@@ -56,7 +56,7 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
     return 0;
   case ARGP_KEY_END:
     if (options->all && options->form != KEY_PROMETHEUS && options->form != KEY_OPENMETRICS)
-      argp_error(state, "--all is for --prometheus and --openmetrics");
+      argp_error(state, "--all is for --prometheus and --openmetrics; `lade top` shows all processes");
     if (options->all && options->source != NULL) argp_error(state, "--all, or '%s'", options->source);
     if (options->source == NULL && !options->all) argp_error(state, "FILE or PID is missing");
     return 0;
