@@ -28,6 +28,7 @@ def test_blocks_go_back(device):
     assert allocator.stats()["reserved_bytes.all.current"] == 0
 
 
+@pytest.mark.skipif("t" in sys.abiflags, reason="this interpreter has no such lock")
 def test_cached_memory_is_taken_with_the_interpreters_lock_held(device):
     """Another thread, which asks for the lock all the time, does not get it meanwhile. No code of Python runs, where it could."""
     allocator, pool, stream = lade.DeviceAllocator(device), lade.PinnedPool(device), device.stream()

@@ -27,7 +27,8 @@ TIMEOUT_S = 120
 def run(program, *, stderr="", returncode=0, **environment):
     """Runs a program, and sees that it ends as it should; gives what it wrote."""
     done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(program)],
+        # Since Python 3.12 fork() warns where there are threads.
+        [sys.executable, "-X", "faulthandler", "-W", "ignore:This process:DeprecationWarning", "-c", textwrap.dedent(program)],
         capture_output=True, text=True, timeout=TIMEOUT_S, env={**os.environ, **environment},
     )
     shown = f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -352,6 +353,8 @@ UNCACHED = """
 ], ids=["end of a stream", "new pool beside it", "close beside it", "free of memory that is not cached"])
 def test_a_wait_for_a_stream_lets_others_run(prepare, call):
     """Regression: these waited with the interpreter's lock held."""
+    if "buffers.clear)" in prepare and "t" in sys.abiflags:
+        pytest.skip("without a global lock an object ends in the thread that made it, which is to end the stream's work here")
     finishes(HELD_UP.format(prepare=prepare.strip(), call=call))
 
 

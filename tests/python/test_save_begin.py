@@ -174,7 +174,8 @@ def test_a_forked_child_leaves_it_to_its_parent(tmp_path):
             sys.exit(3)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
         """)
-    done = subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True)
+    quiet = "ignore:This process:DeprecationWarning"  # of fork(), since Python 3.12
+    done = subprocess.run([sys.executable, "-W", quiet, "-c", program], check=True, timeout=60, capture_output=True, text=True)
     assert done.stderr == ""
     expect(path, {"a": np.full(8 << 20, 7, np.uint8)})
 
