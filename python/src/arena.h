@@ -114,12 +114,10 @@ private:
 
 // Lets go of an owner from Python: without the GIL where it is the last one, because that waits (R2).
 template <typename Kind> void let_go(Owner<Kind> &owner) {
-  if (owner && owner->owners() == 1) {
-    Unlocked unlocked;
-    owner = Owner<Kind>();
-  } else {
-    owner = Owner<Kind>();
-  }
+  Owner<Kind> gone = std::move(owner); // other threads find none from now on, not one that goes
+  if (!gone || gone->owners() != 1) return;
+  Unlocked unlocked;
+  gone = Owner<Kind>();
 }
 
 // A block of memory that is given back with its last owner: a Buffer, and DLPack capsules made of it.

@@ -120,12 +120,10 @@ constexpr bool has_gil = true;
 
 // R2. Lets go of a reference, without the GIL where it is the last one. The caller holds the GIL.
 template <typename Object> void let_go(std::shared_ptr<Object> &object) {
-  if (!has_gil || object.use_count() == 1) {
-    Unlocked unlocked;
-    object.reset();
-  } else {
-    object.reset();
-  }
+  std::shared_ptr<Object> gone = std::move(object); // other threads find none from now on, not one that goes
+  if (!gone || (has_gil && gone.use_count() != 1)) return;
+  Unlocked unlocked;
+  gone.reset();
 }
 
 // A class whose calls have the object to themselves, as far as the GIL gives it to them: until they let go of it. Without a GIL the object's own
