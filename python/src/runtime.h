@@ -127,30 +127,38 @@ template <typename Object> void let_go(std::shared_ptr<Object> &object) {
 }
 
 // A class whose calls have the object to themselves, as far as the GIL gives it to them: until they let go of it. Without a GIL the object's own
-// lock, which goes with the thread's state as the GIL does, stands for it.
-template <typename Kind> class Locked : public nb::class_<Kind> {
-#if defined(Py_GIL_DISABLED)
+// lock, which goes with the thread's state as the GIL does, stands for it. Other ways to bind are out of reach: what they bind has no lock.
+template <typename Kind> class Locked : private nb::class_<Kind> {
+  using Class = nb::class_<Kind>;
+
 public:
-  using nb::class_<Kind>::class_;
+  using Class::class_;
   template <typename... Arguments, typename... Extra>
   Locked &def(nb::init<Arguments...> &&init, const Extra &...extra) {
-    nb::class_<Kind>::def(std::move(init), extra...);
+    Class::def(std::move(init), extra...);
     return *this;
   }
   template <typename Function, typename... Extra>
   Locked &def(const char *name, Function &&function, const Extra &...extra) {
-    nb::class_<Kind>::def(name, std::forward<Function>(function), nb::lock_self(), extra...);
+    if constexpr (has_gil)
+      Class::def(name, std::forward<Function>(function), extra...);
+    else
+      Class::def(name, std::forward<Function>(function), nb::lock_self(), extra...);
     return *this;
   }
   template <typename Function, typename... Extra>
   Locked &def_prop_ro(const char *name, Function &&function, const Extra &...extra) {
-    nb::class_<Kind>::def_prop_ro(name, std::forward<Function>(function), nb::lock_self(), extra...);
+    if constexpr (has_gil)
+      Class::def_prop_ro(name, std::forward<Function>(function), extra...);
+    else
+      Class::def_prop_ro(name, std::forward<Function>(function), nb::lock_self(), extra...);
     return *this;
   }
-#else
-public:
-  using nb::class_<Kind>::class_;
-#endif
+  template <typename Function, typename... Extra>
+  Locked &def_static(const char *name, Function &&function, const Extra &...extra) {
+    Class::def_static(name, std::forward<Function>(function), extra...);
+    return *this;
+  }
 };
 
 class Arena;

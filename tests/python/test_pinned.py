@@ -126,6 +126,7 @@ def test_settings_as_text(device):
     assert pool.settings()["max_bytes"] == 64 * MiB and pool.settings()["event_batch"] == 2
 
 
+@pytest.mark.skipif("t" in sys.abiflags, reason="this interpreter has no such lock")
 def test_warm_blocks_are_taken_without_letting_go_of_the_interpreter(device):
     pool = lade.PinnedPool(device)
     closed, ran = _thread.allocate_lock(), []
