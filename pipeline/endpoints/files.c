@@ -155,7 +155,9 @@ static void cufile_use(lade_ticket *ticket) {
  * a request is staged.
  */
 static bool is_written(const lade_pipeline *pipeline, const ladei_pipe_piece *piece) {
-  bool moves = piece->file != NULL ? piece->file->object == NULL : piece->host.kind == LADE_ENDPOINT_MEMORY;
+  const ladei_pipe_storage_file *file = piece->file;
+  bool any_bytes = file != NULL && (file->fd >= 0 || file->direct_fd < 0); /* not whole blocks of the file alone */
+  bool moves = file != NULL ? file->object == NULL && any_bytes : piece->host.kind == LADE_ENDPOINT_MEMORY;
   return moves && !piece->direct &&
          ladei_unified_is_written(pipeline->runtime, &pipeline->unified, piece->device, piece->bytes);
 }

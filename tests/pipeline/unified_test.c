@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "lade/device.h"
@@ -203,6 +204,32 @@ LADE_TEST(Unified, AFileThatEndsEarlyIsTold) {
   LADE_ASSERT_EQ_INT(truncate(s.path, BYTES / 2), 0);
   lade_transfer transfer = transfer_to(&s, s.pinned, source_of(&s, 0));
   LADE_EXPECT_STATUS(LADE_ERR_TRUNCATED, fixture_run(&s.f, &transfer));
+  scene_close(&s);
+}
+
+/* Its owner may have no second descriptor, without O_DIRECT: a block has room for whole ones of the file, the destination has not. */
+LADE_TEST(Unified, AFileThatTakesWholeBlocksAloneIsStaged) {
+  scene s;
+  struct rlimit limit, none;
+  if (!scene_open(&s, CU_DEVICE_ATTRIBUTE_INTEGRATED)) return;
+  int fd = open(s.path, O_RDONLY | O_DIRECT);
+  bool whole_blocks = fd >= 0 && pread(fd, s.pinned + 1, 512, 8) < 0; /* of file systems that have O_DIRECT */
+  LADE_ASSERT_EQ_INT(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  none = limit;
+  none.rlim_cur = 0;
+  lade_transfer transfer = transfer_to(&s, s.pinned + 1, lade_endpoint_file(fd, 8, "bytes"));
+  if (whole_blocks) {
+    lade_ticket *ticket = NULL;
+    memset(s.pinned, 0, BYTES);
+    LADE_ASSERT_EQ_INT(setrlimit(RLIMIT_NOFILE, &none), 0);
+    lade_status submitted = lade_pipeline_submit(s.f.pipeline, &transfer, &ticket);
+    LADE_ASSERT_EQ_INT(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    LADE_ASSERT_OK(submitted);
+    LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
+    LADE_EXPECT_EQ_MEM(s.pinned + 1, s.host + 8, BYTES - 8);
+    lade_ticket_release(ticket);
+  }
+  if (fd >= 0) close(fd);
   scene_close(&s);
 }
 
