@@ -52,8 +52,8 @@ typedef struct object {
   const ladei_loader_saved_shard *tensors; /* NULL: the index, which has none */
   size_t head_bytes;
   uint64_t bytes, part_bytes;
-  unsigned parts, taken; /* taken: sent, or in a block */
-  bool begun, finished;
+  unsigned parts, taken;  /* taken: sent, or in a block */
+  bool begun, completing; /* completing: its last request is made */
 } object;
 
 typedef struct block {
@@ -483,8 +483,8 @@ static lade_status objects_finish(ladei_loader_remote_save *r, size_t first, siz
   for (size_t i = first; i < end; i++) {
     object *o = &r->objects[i];
     assert(o->taken == o->parts); /* O2 */
+    o->completing = true;
     LADEI_TRY(ladei_source_upload_finish(o->upload, o->bytes, &looks));
-    o->finished = true;
   }
   return LADE_OK;
 }
@@ -530,12 +530,14 @@ static void blocks_end(ladei_loader_remote_save *r) {
   free(r->blocks);
 }
 
+/* The answer that says so may be lost. */
+static bool may_be_there(const object *o) { return o->begun && (o->parts == 1 || o->completing); }
+
 static void objects_end(ladei_loader_remote_save *r, bool good) {
-  bool removes = !good && r->object_count > 1 && !r->objects[r->object_count - 1].begun; /* O5 */
+  bool removes = !good && r->object_count > 1 && !may_be_there(&r->objects[r->object_count - 1]); /* O5 */
   for (size_t i = 0; i < r->object_count; i++) {
     object *o = &r->objects[i];
-    bool there = o->finished || (o->begun && o->parts == 1);
-    if (removes && there) (void)ladei_source_upload_remove(o->upload);
+    if (removes && may_be_there(o)) (void)ladei_source_upload_remove(o->upload);
     ladei_source_upload_destroy(o->upload);
     free(o->url);
     free(o->head);

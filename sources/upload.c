@@ -197,11 +197,6 @@ lade_status ladei_source_upload_finish(ladei_source_upload *upload, uint64_t byt
   return status;
 }
 
-lade_status ladei_source_upload_remove(ladei_source_upload *upload) {
-  ladei_source_sending sending = {.what = "removing it", .wording = {.method = "DELETE", .query = ""}, .expects = ""};
-  return request_run(upload, upload->last, &sending, NULL);
-}
-
 static void abort_it(ladei_source_upload *upload) {
   char query[sizeof upload->id + 16];
   lade_error before;
@@ -214,6 +209,12 @@ static void abort_it(ladei_source_upload *upload) {
     ladei_log(LADE_LOG_WARN, "sources: an upload stays in the store, with its parts: %s", lade_last_error()->text);
   ladei_error_restore(&before);
   upload->begun = false;
+}
+
+lade_status ladei_source_upload_remove(ladei_source_upload *upload) {
+  ladei_source_sending sending = {.what = "removing it", .wording = {.method = "DELETE", .query = ""}, .expects = ""};
+  if (upload->begun) abort_it(upload);
+  return request_run(upload, upload->last, &sending, NULL);
 }
 
 void ladei_source_upload_cancel(ladei_source_upload *upload) {

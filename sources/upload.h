@@ -50,7 +50,7 @@ lade_status ladei_source_upload_begin(ladei_source_upload *upload, const ladei_s
 void ladei_source_part_send(ladei_source_upload *upload, ladei_source_part *part);
 /* After all parts: the object of `bytes` bytes is there. */
 lade_status ladei_source_upload_finish(ladei_source_upload *upload, uint64_t bytes, const ladei_source_look *look);
-/* Removes the object again, which is finished. */
+/* Removes the object again, which is there or may be; what is not finished is aborted first, so that it is not there later. */
 lade_status ladei_source_upload_remove(ladei_source_upload *upload);
 /* Ends parts that are under way, with LADE_ERR_CANCELLED. */
 void ladei_source_upload_cancel(ladei_source_upload *upload);

@@ -360,6 +360,27 @@ LADE_TEST(SaveUrl, FailureOfOneObjectRemovesTheOthers) {
   scene_close(&s);
 }
 
+/* A shard whose last answer was lost is there, though no answer has said so. */
+LADE_TEST(SaveUrl, ShardWithoutAnAnswerIsRemoved) {
+  static const char *const faults[] = {
+      "POST 00001-of-00003.safetensors?uploadId= lost 1\nPOST uploadId= status:503:SlowDown 99\n",
+      "NONE x y 0\nNONE x y 0\nPOST 00001-of-00003.safetensors?uploadId= cut 1\nPOST uploadId= status:503:SlowDown "
+      "99\n",
+  };
+  scene s;
+  lade_save_options options;
+  if (!scene_open(&s, "sim")) return;
+  lade_save_options_init(&options);
+  options.max_shard_bytes = LONG;
+  for (unsigned i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+    faults_set(&s, faults[i]);
+    expect_error(save(&s, "s3://bucket/m.safetensors", &options), LADE_ERR_IO, "the end, attempt 3 of 3: HTTP 503");
+    LADE_EXPECT_EQ_UINT(names_count(&s, "m"), 0);
+    LADE_EXPECT_EQ_UINT(names_count(&s, "open."), 0);
+  }
+  scene_close(&s);
+}
+
 LADE_TEST(SaveUrl, AbortThatFailsIsLogged) {
   static support_heard heard;
   scene s;
