@@ -112,9 +112,11 @@ private:
     uint64_t bytes = seen.dtype.bits / 8;
     for (int32_t i = 0; i < seen.dims; i++) bytes *= static_cast<uint64_t>(seen.shape[i]);
     const std::vector<uint64_t> shape(seen.shape, seen.shape + seen.dims); // lent until the next call of it
-    if ((bytes > 0 && !seen.data) || answer(tensor, is_neg_) || (is_complex(seen.dtype) && answer(tensor, is_conj_)))
-      return false;
-    out_.storages.push_back(called(tensor, storage_)); // W1
+    if (bytes > 0 && !seen.data) return false;
+    nb::object storage =
+        called(tensor, storage_); // W1: before any call that lets other threads run, which may replace it
+    if (answer(tensor, is_neg_) || (is_complex(seen.dtype) && answer(tensor, is_conj_))) return false;
+    out_.storages.push_back(std::move(storage));
     shape_set(row, shape);
     row.data = bytes > 0 ? static_cast<char *>(seen.data) + seen.byte_offset : nullptr;
     row.bytes = bytes;
@@ -218,11 +220,11 @@ void rows_init(TensorRows *self, nb::handle tensors, nb::handle torch_types, nb:
                nb::handle device, bool writable) {
   TensorRows rows;
   RowsReader reader(rows, torch_types, names, read, device, writable ? Access::write : Access::read);
-  const nb::object items = python_run([&] { return nb::object(tensors.attr("items")()); });
-  for (nb::handle item : nb::iter(items)) {
-    const nb::tuple pair = nb::cast<nb::tuple>(item);
-    const nb::object key = pair[0], tensor = pair[1];
-    reader.add(key, tensor);
+  const nb::object items = python_list(python_run([&] { return nb::object(tensors.attr("items")()); }));
+  for (nb::handle pair : nb::iter(items)) {
+    if (!PyTuple_Check(pair.ptr()) || PyTuple_Size(pair.ptr()) != 2)
+      refuse("items() of tensors has " + repr_text(pair) + "; expected pairs of a name and a tensor");
+    reader.add(pair[0], pair[1]);
   }
   new (self) TensorRows(std::move(rows));
 }

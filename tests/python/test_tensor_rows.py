@@ -53,6 +53,8 @@ class Tensor:
         return self.array.flags.c_contiguous
 
     def is_neg(self):
+        if self.odd == "replaced":  # as another thread may meanwhile
+            self.array, self.storage = self.array.copy(), Storage()
         return self.odd == "negative"
 
     def is_conj(self):
@@ -196,6 +198,48 @@ def test_a_save_holds_the_storages_until_it_is_staged(torch, tmp_path):
     assert held() is not None
     save.wait()
     assert held() is None
+
+
+def test_the_storage_is_that_of_the_bytes(torch):
+    tensor = Tensor(ARRAYS["a"].copy(), odd="replaced")
+    held = weakref.ref(tensor.storage)
+    rows = ours._rows._rows_of({"a": tensor})
+    assert tensor.storage is not held() and held() is not None
+    del rows
+    assert held() is None
+
+
+@pytest.mark.parametrize("items", [[()], [("a",)], [("b", ARRAYS["b"], 1)], [["b", ARRAYS["b"]]], ["ab"]])
+def test_items_that_are_no_pairs(tmp_path, items):
+    tensors = type("Odd", (dict,), {"items": lambda self: iter(items)})()
+    with pytest.raises(lade.InvalidArgumentError, match=r"^items\(\) of tensors has .*; expected pairs of a name and a tensor$"):
+        ours.save_file(tensors, tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_metadata_is_asked_for_once(tmp_path):
+    asked = iter([[["key", "value"]], [("key",)]])  # what a second call gives is not looked at
+    metadata = type("Odd", (dict,), {"items": lambda self: next(asked)})()
+    ours.save_file({"b": ARRAYS["b"]}, tmp_path / "m", metadata)
+    with ours.safe_open(tmp_path / "m", "np", "cpu") as file:
+        assert file.metadata() == {"key": "value"}
+
+
+def test_tensors_that_are_taken_away_meanwhile(tmp_path):
+    tensors = {"a": ARRAYS["a"], "b": ARRAYS["b"]}
+
+    class Odd:
+        dtype = ARRAYS["b"].dtype
+        shape = ARRAYS["b"].shape
+
+        @property
+        def __array_interface__(self):
+            tensors.clear()
+            return ARRAYS["b"].__array_interface__
+
+    tensors["b"] = Odd()
+    ours.save_file(tensors, tmp_path / "m")
+    assert ours.load_file(tmp_path / "m", "cpu", framework="np").keys() == {"a", "b"}
 
 
 def test_tensors_of_torch(tmp_path):

@@ -115,14 +115,20 @@ def _check_text(what, text):
         raise lade.InvalidArgumentError(f"{what} has {text!r}; expected no null character")
 
 
-def _check_metadata(metadata):
-    if metadata is not None and not isinstance(metadata, dict):
+def _texts_of(metadata):
+    """The pairs of a file's metadata, checked; None: it has none."""
+    if metadata is None:
+        return None
+    if not isinstance(metadata, dict):
         raise wrong_type("metadata", metadata, "a dict of str, or None")
-    for key, value in (metadata or {}).items():
+    texts = []
+    for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(f"metadata {key!r}: {value!r} is no pair of texts; expected str: str")
         _check_text("metadata", key)
         _check_text("metadata", value)
+        texts.append((key, value))
+    return texts
 
 
 def _read(name, tensor):

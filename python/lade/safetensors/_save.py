@@ -15,7 +15,7 @@ import lade
 from lade import _lade
 from lade._arguments import take, take_function, take_path, wrong_type
 from lade.safetensors._format import _error
-from lade.safetensors._rows import _check_metadata, _rows_of, _same_memory, _target_of, _within
+from lade.safetensors._rows import _rows_of, _same_memory, _target_of, _texts_of, _within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -240,14 +240,13 @@ def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, max_shard_
     stage_bytes = _count("stage_bytes", stage_bytes)
     if not wait and progress is not None:
         raise lade.InvalidArgumentError(f"progress is {progress!r}; expected None with wait=False")
-    _check_metadata(metadata)
+    texts = _texts_of(metadata)
     rows = _rows_of(tensors)
     shared = rows.shared()
     if shared:
         raise RuntimeError(f"Some tensors share memory, which a file would hold twice: {sorted(set(shared))}; save one of them, or clones")
     with _saving():
         targets = _target_of(rows, pipeline, allocator, stream, local_ranks)
-        texts = None if metadata is None else list(metadata.items())
         if not wait:
             return Save(_lade._save_begin(path, targets, rows, texts, max_shard_bytes, sync, stage_bytes), rows)
         _lade._save(path, targets, rows, texts, max_shard_bytes, sync, progress)
