@@ -44,16 +44,18 @@ typedef struct ladei_pinned_bins {
   } classes[LADEI_PINNED_BIN_CLASSES];
 } ladei_pinned_bins;
 
-/* A block of the class with at least `pages`, IN_USE now; NULL: none. Blocks of a class differ where segments made for
- * one request are among them. */
-static inline ladei_pinned_block *ladei_pinned_bins_take(ladei_pinned_bins *bins, unsigned class_index, size_t pages) {
+/* A block of the class with at least `pages` and at most `most`, IN_USE now; NULL: none. Blocks of a class differ where
+ * segments made for one request are among them. */
+static inline ladei_pinned_block *ladei_pinned_bins_take(ladei_pinned_bins *bins, unsigned class_index, size_t pages,
+                                                         size_t most) {
   _Atomic(ladei_pinned_block *) *slots = bins->classes[class_index - LADEI_PINNED_MAGAZINE_CLASSES].slots;
   for (unsigned i = 0; i < LADEI_PINNED_BIN_SLOTS; i++) {
     ladei_pinned_block *block = atomic_load_explicit(&slots[i], memory_order_acquire);
     if (block == NULL) continue;
     uint64_t word = ladei_pinned_block_word(block);
     bool ready = ladei_pinned_word_state(word) == LADEI_PINNED_BLOCK_CACHED && ladei_pinned_word_is_in_slot(word);
-    if (ready && ladei_pinned_block_pages(block) >= pages &&
+    size_t own = ladei_pinned_block_pages(block);
+    if (ready && own >= pages && own <= most &&
         ladei_pinned_block_word_swap(block, word, ladei_pinned_word_handed_out(word)))
       return block; /* of the size just seen: B3 */
   }

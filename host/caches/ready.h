@@ -22,9 +22,10 @@ static inline void ladei_pinned_ready_taken(ladei_pinned_thread_cache *cache, la
   block->ticket.spare = cache->id;
 }
 
-/* Blocks of a class differ, so that every other one is too short for a request of random size; all of the next one are long enough, by
- * a fourth at most. 16 threads that replace blocks of up to 16 MiB take a fifth less so, and have a tenth less reserved, as what
- * the next class keeps serves as well. */
+/* Blocks of a class differ, so that every other one is too short for a request of random size; all of the next one are
+ * long enough. Of these serve those that are at most an eighth longer, as lade_pinned_alloc() promises. With all of them
+ * 16 threads that replace blocks of up to 16 MiB took a fifth less, and had a tenth less reserved, as what the next class
+ * keeps serves as well (benchmarks/results/h200/crowd_next_class.txt). */
 enum { LADEI_PINNED_NEXT_CLASS_PAGES = 16 * LADEI_MIB >> LADEI_PINNED_PAGE_SHIFT };
 
 /* A block for a request of the class that needs `pages` (above the magazines' sizes only), IN_USE now; NULL: none. */
@@ -39,9 +40,10 @@ static inline ladei_pinned_block *ladei_pinned_ready_take(ladei_pinned_thread_ca
   if (block != NULL) {
     ladei_pinned_block_hand_out(block, requested);
   } else if (large && !ladei_asym_lock_is_called(&cache->asym_lock)) { /* a call is answered by the slow path */
-    block = ladei_pinned_bins_take(&node->bins, class_index, pages);
+    block = ladei_pinned_bins_take(&node->bins, class_index, pages, SIZE_MAX);
     if (block == NULL && pages <= LADEI_PINNED_NEXT_CLASS_PAGES)
-      block = ladei_pinned_bins_take(&node->bins, class_index + 1, pages);
+      block = ladei_pinned_bins_take(&node->bins, class_index + 1, pages,
+                                     (requested + requested / 8) >> LADEI_PINNED_PAGE_SHIFT);
     if (block != NULL) {
       ladei_pinned_block_requested_set(block, requested);
       ladei_pinned_ready_taken(cache, counters, block, ladei_pinned_word_class(ladei_pinned_block_word(block)));

@@ -236,6 +236,28 @@ LADE_TEST(PinnedMagazines, LargeBlockOfTheNextClassServesToo) {
   pinned_fixture_close(&own);
 }
 
+/* Bug: a request of 257 pages got a block of 320. */
+LADE_TEST(PinnedMagazines, BlockOfTheNextClassIsAnEighthLongerAtMost) {
+  const size_t request = LADEI_MIB + 1;
+  for (size_t bytes = 1156 * LADEI_KIB; bytes <= 1280 * LADEI_KIB; bytes += 4 * LADEI_KIB) {
+    pinned_fixture own;
+    handover given = {.own = &own};
+    pthread_t thread;
+    void *block = NULL;
+    lade_pinned_info info;
+    lade_pinned_info_init(&info);
+    if (!open_capped(&own, 64 * LADEI_MIB)) return;
+    LADE_EXPECT_OK(lade_pinned_alloc(own.pool, bytes, &given.block));
+    LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, free_it, &given), 0);
+    pthread_join(thread, NULL);
+    LADE_EXPECT_OK(lade_pinned_alloc(own.pool, request, &block));
+    LADE_EXPECT_OK(lade_pinned_find(own.pool, block, &info));
+    LADE_EXPECT_LE_UINT(info.bytes, request + request / 8);
+    LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+    pinned_fixture_close(&own);
+  }
+}
+
 static uint64_t bins_bytes(const pinned_fixture *own) {
   return ladei_pinned_bins_bytes(&ladei_pinned_pool_node(own->pool, 0)->bins);
 }
