@@ -320,6 +320,8 @@ def test_an_array_outlives_uninstall_and_the_allocator_ends_before_its_streams(c
 @pytest.mark.parametrize("how", ["closed", "dropped"])
 def test_a_stream_outlives_the_end_of_an_allocator_in_another_thread(cupy, device, how):
     """Regression: an allocator that is being closed, which waits for the stream, was taken for one that is closed."""
+    if how == "dropped" and "t" in sys.abiflags:
+        pytest.skip("without a global lock an object ends in the thread that made it, which is to end the stream's work here")
     log, native, kept = [], device.stream(), [lade.DeviceAllocator(device)]
     with cupy.lade.install(device=kept[0], pinned=False) as memory:
         stream = cupy.now.stream = cupy.cuda.Stream(native, log)
