@@ -24,6 +24,9 @@ NB_MODULE(_lade, module) {
   // The classes of errors and the shared runtimes are the process's: a second interpreter would take them over.
   if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0)
     throw nb::import_error("lade serves the main interpreter of a process, and no subinterpreter");
+#if defined(Py_GIL_DISABLED)
+  nb::module_::import_("lade._nanobind"); // refuses another project's package over this one
+#endif
   // Objects that live at the interpreter's exit stay as it is (runtime.h, R3): no leak.
   nb::set_leak_warnings(false);
   bind_status(module);

@@ -57,7 +57,7 @@ def test_another_lade_in_the_folder_is_told(copied, beside):
 def test_another_lade_over_this_one_is_told(copied):
     (copied / "lade" / "__init__.py").write_text("Error = Exception\n")
     done = run("import lade.safetensors", copied)
-    assert done.returncode != 0 and "pip uninstall lade liblade" in done.stderr.splitlines()[-1]
+    assert done.returncode != 0 and "pip uninstall lade liblade" in done.stderr
 
 
 # ---- The log ---------------------------------------------------------------------------------------------------------
