@@ -6,6 +6,7 @@ import io
 import json
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -183,6 +184,16 @@ def test_checkpoints_that_are_not_there(server, model, tmp_path):
     with pytest.raises(lade.UnsupportedError, match="checkpoints are saved to files and to s3:// URLs") as caught:
         lade.safetensors.save_file(TENSORS, model)
     assert "secret" not in str(caught.value)
+
+
+def test_a_server_that_says_nothing_is_left_by_ctrl_c():
+    """An exception of a signal's handler, before the limits of the request."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/model.safetensors"
+        program = ("import lade.safetensors, os, signal, sys, threading; threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start();"
+                   "lade.safetensors.load_file(sys.argv[1], device='cpu')")
+        ended = subprocess.run([sys.executable, "-c", program, url], capture_output=True, text=True, timeout=20, check=False)
+    assert ended.returncode == -signal.SIGINT and "KeyboardInterrupt" in ended.stderr, ended.stderr
 
 
 @pytest.fixture(scope="module")

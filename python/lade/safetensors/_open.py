@@ -7,6 +7,7 @@ import collections
 import collections.abc
 import json
 import os
+import threading
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 import lade
@@ -34,6 +35,26 @@ if TYPE_CHECKING:
 
     from lade._lade import DeviceLike, DeviceView
     from lade.safetensors._types import Tensor, _Array, _OfCupy, _OfNumpy, _OfTorch, _OpenWay, _Path
+
+
+def _checkpoint(path):
+    """The open file. That of a URL is opened by a thread of its own, so that Ctrl-C ends the wait for a server; what comes later is dropped."""
+    if not is_url(path) or threading.current_thread() is not threading.main_thread():
+        return _lade._Checkpoint(path)
+    made, errors, over = [], [], threading.Event()
+
+    def work():
+        try:
+            made.append(_lade._Checkpoint(path))
+        except BaseException as error:
+            errors.append(error)
+        over.set()
+
+    threading.Thread(target=work, name="lade.open", daemon=True).start()
+    over.wait()
+    if errors:
+        raise errors[0]
+    return made[0]
 
 
 _ALONE_BYTES = 1 << 20
@@ -177,7 +198,7 @@ class safe_open(Generic[_T]):
             import torch  # noqa: F401
         self._stream, self._direct = stream, direct
         try:
-            self._file = _lade._Checkpoint(path)
+            self._file = _checkpoint(path)
         except (lade.FormatError, lade.TruncatedError, lade.IOError, lade.InvalidArgumentError) as error:
             raise _open_error(os.fsdecode(path), error) from error
         self._numbers = None  # of the tensors, by name, once one is asked for
