@@ -220,12 +220,17 @@ void rows_init(TensorRows *self, nb::handle tensors, nb::handle torch_types, nb:
                nb::handle device, bool writable) {
   TensorRows rows;
   RowsReader reader(rows, torch_types, names, read, device, writable ? Access::write : Access::read);
-  const nb::object items = python_list(python_run([&] { return nb::object(tensors.attr("items")()); }));
-  for (nb::handle pair : nb::iter(items)) {
+  // Pair by pair: a list of them takes a sixth of the time of it all.
+  const nb::object items =
+      nb::steal(python_run([&] { return PyObject_GetIter(nb::object(tensors.attr("items")()).ptr()); }));
+  if (!items) throw nb::python_error();
+  const auto next = [&] { return nb::steal(python_run([&] { return PyIter_Next(items.ptr()); })); };
+  for (nb::object pair = next(); pair; pair = next()) {
     if (!PyTuple_Check(pair.ptr()) || PyTuple_Size(pair.ptr()) != 2)
       refuse("items() of tensors has " + repr_text(pair) + "; expected pairs of a name and a tensor");
     reader.add(pair[0], pair[1]);
   }
+  if (PyErr_Occurred()) throw nb::python_error();
   new (self) TensorRows(std::move(rows));
 }
 
