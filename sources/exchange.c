@@ -342,7 +342,8 @@ static lade_status sending_judge(const ladei_source_exchange *exchange) {
   if (strstr(read->buffer, read->sends->expects) != NULL) return LADE_OK;
   code_find(read->buffer, code, sizeof code);
   lade_status status = code[0] == '\0' || is_temporary_code(code) ? LADE_NOT_READY : LADE_ERR_IO;
-  return ladei_error(status, EIO, "HTTP %d with %s in its body; expected %s", answer->status,
+  int reason = strcmp(code, "NoSuchUpload") == 0 ? ENOENT : EIO; /* as where the status says so */
+  return ladei_error(status, reason, "HTTP %d with %s in its body; expected %s", answer->status,
                      code[0] != '\0' ? code : "nothing of use", read->sends->expects);
 }
 

@@ -272,6 +272,7 @@ LADE_TEST(SaveUrl, FaultsThatPass) {
       "POST uploadId= lost 1",                /* done, and the next one finds no upload */
       "POST uploadId= cut 1",
       "PUT partNumber= status:403:RequestTimeTooSkewed 0",
+      "POST uploadId= lost 1\nPOST uploadId= error:NoSuchUpload 1", /* the last one: it has two lines */
   };
   scene s;
   if (!scene_open(&s, "sim")) return;
