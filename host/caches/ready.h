@@ -23,8 +23,8 @@ static inline void ladei_pinned_ready_taken(ladei_pinned_thread_cache *cache, la
 }
 
 /* Blocks of a class differ, so that every other one is too short for a request of random size; all of the next one are
- * long enough. Of these serve those that are at most an eighth longer, as lade_pinned_alloc() promises. With all of them
- * 16 threads that replace blocks of up to 16 MiB took a fifth less, and had a tenth less reserved, as what the next class
+ * long enough. Of these serve those that are at most an eighth longer, as lade_pinned_alloc() promises. 16
+ * threads that replace blocks of up to 16 MiB take a sixth less so, and have a tenth less reserved, as what the next class
  * keeps serves as well (benchmarks/results/h200/crowd_next_class.txt). */
 enum { LADEI_PINNED_NEXT_CLASS_PAGES = 16 * LADEI_MIB >> LADEI_PINNED_PAGE_SHIFT };
 
