@@ -177,7 +177,7 @@ static void job_behind_held_stream(world *w, size_t index) {
   support_stream_hold hold;
   job *j = &w->jobs[index];
   job_prepare(w, index);
-  if (j->piece_count == 1) {
+  if (j->piece_count == 1 && j->bytes > CHUNK_LEAST) { /* a shorter one has no pattern further on */
     j->bytes = CHUNK_LEAST;
     j->pieces[0].bytes = CHUNK_LEAST;
   }
