@@ -5,10 +5,11 @@
 #include <string.h>
 
 bool ladei_source_upload_id(const char *answer, char *out, size_t room) {
-  const char *at = strstr(answer, "<UploadId>"), *end = at != NULL ? strstr(at, "</UploadId>") : NULL;
-  at += at != NULL ? 10 : 0;
-  if (end == NULL || end == at || end - at > LADEI_SOURCE_UPLOAD_ID_MOST || room < 3 * LADEI_SOURCE_UPLOAD_ID_MOST + 1)
-    return false;
+  static const char tag[] = "<UploadId>";
+  const char *at = strstr(answer, tag), *end = at != NULL ? strstr(at, "</UploadId>") : NULL;
+  if (end == NULL) return false;
+  at += sizeof tag - 1;
+  if (end == at || end - at > LADEI_SOURCE_UPLOAD_ID_MOST || room < 3 * LADEI_SOURCE_UPLOAD_ID_MOST + 1) return false;
   for (; at < end; at++) {
     unsigned char byte = (unsigned char)*at;
     bool plain = (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') || (byte >= '0' && byte <= '9') ||
