@@ -35,7 +35,8 @@ BEGIN = """
 
 def run(program, within=60):
     """Runs a program that prints "done" last; gives what it wrote to stderr."""
-    done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(BEGIN) + textwrap.dedent(program)],
+    quiet = "ignore:This process:DeprecationWarning"  # of fork(), since Python 3.12
+    done = subprocess.run([sys.executable, "-X", "faulthandler", "-W", quiet, "-c", textwrap.dedent(BEGIN) + textwrap.dedent(program)],
                           capture_output=True, text=True, timeout=within)
     assert done.returncode == 0 and done.stdout.endswith("done\n"), f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stderr
