@@ -12,8 +12,8 @@ enum { HASH_TEXT = 2 * LADEI_SHA256_BYTES + 1 };
 
 static void text_add(ladei_sha256 *sum, const char *text) { ladei_sha256_add(sum, text, strlen(text)); }
 
-static void hash_print(const unsigned char hash[LADEI_SHA256_BYTES], char out[HASH_TEXT]) {
-  for (unsigned i = 0; i < LADEI_SHA256_BYTES; i++) (void)sprintf(out + (size_t)2 * i, "%02x", hash[i]);
+void ladei_source_hex(const unsigned char *bytes, size_t count, char *out) {
+  for (size_t i = 0; i < count; i++) (void)sprintf(out + 2 * i, "%02x", bytes[i]);
 }
 
 static const char *body_hash(const ladei_source_wording *wording) {
@@ -49,7 +49,7 @@ static void request_hash(const ladei_source_target *target, const ladei_source_w
   text_add(&sum, "\n");
   text_add(&sum, body_hash(wording));
   ladei_sha256_end(&sum, hash);
-  hash_print(hash, out);
+  ladei_source_hex(hash, sizeof hash, out);
 }
 
 /* The key of a day, a region and a service. */
@@ -90,7 +90,7 @@ void ladei_source_sign(const ladei_source_target *target, const ladei_source_wor
   int length = snprintf(text, sizeof text, "AWS4-HMAC-SHA256\n%s\n%s/%s/s3/aws4_request\n%s", stamp, day, region, hash);
   key_derive(credentials->secret, day, region, key);
   ladei_sha256_hmac(key, sizeof key, text, (size_t)length, key);
-  hash_print(key, hash);
+  ladei_source_hex(key, LADEI_SHA256_BYTES, hash);
   (void)snprintf(out->headers[0], sizeof out->headers[0],
                  "Authorization: AWS4-HMAC-SHA256 Credential=%s/%s/%s/s3/aws4_request, SignedHeaders=%s, Signature=%s",
                  credentials->key, day, region, names, hash);

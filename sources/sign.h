@@ -41,6 +41,9 @@ typedef struct ladei_source_wording {
   const char *md5;    /* of the body, as header Content-MD5 has it; NULL: there is no body */
 } ladei_source_wording;
 
+/* Two digits for each byte, and a zero. */
+void ladei_source_hex(const unsigned char *bytes, size_t count, char *out);
+
 void ladei_source_sign(const ladei_source_target *target, const ladei_source_wording *wording,
                        const ladei_source_credentials *credentials, const char *region, time_t now,
                        ladei_source_signature *out);

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "sources/md5.h"
+#include "sources/sign.h"
 #include "sources/url.h"
 
 enum { REPLY_BYTES = 16 << 10, ETAG_BYTES = 96, ID_ROOM = 3 * LADEI_SOURCE_UPLOAD_ID_MOST + 1 };
@@ -29,10 +30,6 @@ static lade_status memory_error(void) { return ladei_error(LADE_ERR_OUT_OF_HOST_
 
 /* --- texts -------------------------------------------------------------------------------------------------------- */
 
-static void hex_print(const unsigned char *bytes, size_t count, char *out) {
-  for (size_t i = 0; i < count; i++) (void)sprintf(out + 2 * i, "%02x", bytes[i]);
-}
-
 /* Of 16 bytes: 24 characters. */
 static void base64_print(const unsigned char md5[LADEI_MD5_BYTES], char out[25]) {
   static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -51,7 +48,7 @@ static void base64_print(const unsigned char md5[LADEI_MD5_BYTES], char out[25])
 static void body_set(ladei_source_sending *sending, const void *body, size_t bytes, char *md5) {
   unsigned char sum[LADEI_MD5_BYTES];
   ladei_md5(body, bytes, sum);
-  hex_print(sum, sizeof sum, sending->md5);
+  ladei_source_hex(sum, sizeof sum, sending->md5);
   base64_print(sum, md5);
   sending->body = body;
   sending->bytes = bytes;
@@ -145,7 +142,7 @@ static bool whole_etag(const ladei_source_upload *upload, char out[64]) {
   if (good) ladei_md5(all, (size_t)upload->parts * LADEI_MD5_BYTES, sum);
   free(all);
   if (!good) return false;
-  hex_print(sum, sizeof sum, hex);
+  ladei_source_hex(sum, sizeof sum, hex);
   (void)snprintf(out, 64, "\"%s-%u\"", hex, upload->parts);
   return true;
 }
