@@ -347,7 +347,9 @@ LADE_TEST(SaveUrl, FailureOfOneObjectRemovesTheOthers) {
   if (!scene_open(&s, "sim")) return;
   lade_save_options_init(&options);
   options.max_shard_bytes = LONG;
-  faults_set(&s, "POST 00003-of-00003 status:403:AccessDenied 99\nPUT 00002-of-00003 wait:1 99\n");
+  /* The third begins so late that the second was sent. */
+  faults_set(&s, "POST 00003-of-00003 status:503:SlowDown 2\nPOST 00003-of-00003 status:403:AccessDenied 99\n"
+                 "PUT 00002-of-00003 wait:1 99\n");
   expect_error(save(&s, "s3://bucket/m.safetensors", &options), LADE_ERR_IO, "HTTP 403 AccessDenied");
   /* I6 of sources/source.c: one that was sent is there before it is removed. */
   LADE_EXPECT_EQ_SIZE(server_log_count(&s.server, "00002-of-00003.safetensors {"), 2);
