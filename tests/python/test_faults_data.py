@@ -11,6 +11,7 @@ import threading
 import numpy as np
 import pytest
 
+import conftest
 import lade
 import lade.safetensors as checkpoints
 
@@ -168,6 +169,7 @@ BESIDE = """
 
 def test_the_last_array_of_a_batch_dropped_while_the_pipeline_has_no_room():
     """It waited for room with the interpreter's lock held, which the thread that makes room waited for."""
+    conftest.ends_in_the_dropping_thread()
     run("""
         pipeline = lade.Pipeline(device, max_transfers=2)
         loader = lade.Loader(path, 16, record_bytes=1024, pipeline=pipeline, prefetch=2, convert=np.from_dlpack)
@@ -181,6 +183,7 @@ def test_the_last_array_of_a_batch_dropped_while_the_pipeline_has_no_room():
 
 def test_the_last_array_of_a_pool_dropped_while_a_stream_uses_it():
     """The end of the pool waited for the stream, likewise."""
+    conftest.ends_in_the_dropping_thread()
     run("""
         pool = lade.PinnedPool(device)
         pinned = pool.empty(buffer.nbytes)
