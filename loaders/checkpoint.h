@@ -56,13 +56,6 @@ lade_status ladei_loader_index_read_remote(const ladei_loader_remote *remote, js
 /* The id of the save that wrote the index, or NULL. The index's. */
 const char *ladei_loader_index_save_id(const json_t *index);
 
-/*
- * Whether `right` follows `left` directly and yet belongs to another allocation of the driver. A pipeline copies
- * adjacent bytes in one go, and a driver refuses copies that go from one allocation into the next: such two must not be
- * in one transfer.
- */
-bool ladei_loader_memory_parts(lade_runtime *runtime, const void *left, uint64_t left_bytes, const void *right);
-
 /* Transfers of one job, in the order of submission. */
 typedef struct ladei_loader_ticket_list {
   lade_ticket **tickets;

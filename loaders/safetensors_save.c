@@ -234,27 +234,19 @@ static char *path_beside(const char *path, const char *name) {
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-/* The tensors of a shard that lie on one device, as few transfers. `ranges` has room for all of the shard. */
+/* The tensors of a shard that lie on one device, as one transfer. `ranges` has room for all of the shard. */
 static lade_status target_submit(ladei_loader_save *s, const ladei_loader_saved_shard *in, uint32_t target,
                                  lade_piece *ranges) {
-  lade_runtime *runtime = s->targets[target].pipeline->runtime;
-  lade_status status = LADE_OK;
   uint64_t count = 0;
-  for (size_t i = 0; i < in->count && status == LADE_OK; i++) {
+  for (size_t i = 0; i < in->count; i++) {
     const ladei_loader_entry *entry = &in->entries[i];
-    void *memory = in->tensors[i]->memory;
     if (in->tensors[i]->target != target || entry->end == entry->begin) continue;
-    if (count > 0 &&
-        ladei_loader_memory_parts(runtime, ranges[count - 1].device_memory, ranges[count - 1].bytes, memory)) {
-      status = ladei_loader_save_ranges_submit(s, &s->tickets, target, ranges, count, true);
-      count = 0;
-    }
     ranges[count++] = (lade_piece){.host = lade_endpoint_file(ladei_save_fd(in->file), in->data_offset + entry->begin,
                                                               ladei_loader_path_text(ladei_save_path(in->file))),
-                                   .device_memory = memory,
+                                   .device_memory = in->tensors[i]->memory,
                                    .bytes = entry->end - entry->begin};
   }
-  return status == LADE_OK ? ladei_loader_save_ranges_submit(s, &s->tickets, target, ranges, count, true) : status;
+  return ladei_loader_save_ranges_submit(s, &s->tickets, target, ranges, count, true);
 }
 
 static lade_status shard_submit(ladei_loader_save *s, const ladei_loader_saved_shard *in) {

@@ -338,7 +338,6 @@ static lade_status target_copy(block *b, uint32_t target, uint64_t begin, uint64
   ladei_loader_save *s = b->remote->save;
   const object *o = b->object;
   lade_piece *ranges = b->remote->ranges;
-  lade_runtime *runtime = s->targets[target].pipeline->runtime;
   uint64_t count = 0;
   for (size_t i = tensor_at(o, begin); i < o->tensors->count && o->head_bytes + o->tensors->entries[i].begin < end;
        i++) {
@@ -347,11 +346,6 @@ static lade_status target_copy(block *b, uint32_t target, uint64_t begin, uint64
     cut(first, o->head_bytes + entry->end, &from, &to);
     if (o->tensors->tensors[i]->target != target || from == to) continue;
     char *memory = (char *)o->tensors->tensors[i]->memory + (from - first);
-    if (count > 0 &&
-        ladei_loader_memory_parts(runtime, ranges[count - 1].device_memory, ranges[count - 1].bytes, memory)) {
-      LADEI_TRY(ladei_loader_save_ranges_submit(s, &b->copies, target, ranges, count, false));
-      count = 0;
-    }
     ranges[count++] = (lade_piece){
         .host = lade_endpoint_memory(b->memory + (from - begin)), .device_memory = memory, .bytes = to - from};
   }

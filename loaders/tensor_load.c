@@ -421,10 +421,7 @@ static bool ranges_are_full(const lade_tensor_load *load, const ladei_loader_sub
   /* With O_DIRECT each transfer is one range of a file: of several, unaligned ones would go through the page cache. */
   bool direct = ((flags_of(load, s->last->tensor) | flags_of(load, p->tensor)) & LADE_FILE_DIRECT) != 0;
   if (direct && !ladei_loader_piece_adjoins(load, s->last, p)) return true;
-  lade_runtime *runtime = load->targets[p->target].pipeline->runtime;
-  return s->range_bytes + p->bytes > s->limit ||
-         (load->per_tensor && ladei_loader_memory_parts(runtime, s->last->memory,
-                                                        ladei_loader_piece_memory_bytes(load, s->last), p->memory));
+  return s->range_bytes + p->bytes > s->limit;
 }
 
 /* Room for all ranges that one transfer could have. */

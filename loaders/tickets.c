@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The transfers of one job as one, and which ranges may share a transfer.
+ * The transfers of one job as one.
  *
  * I1  Every ticket of the list is unreleased; none is added after ladei_loader_ticket_list_end has begun.
  * Locks: none. A list is built by one thread; waiting and asking only read it.
@@ -12,23 +12,6 @@
 #include "base/error.h"
 #include "loaders/checkpoint.h"
 #include "pipeline/api/ticket.h"
-#include "runtime/ops.h"
-
-/* The start of the allocation that an address lies in; 0 if the driver does not know it. */
-static uint64_t allocation_base(const lade_runtime *runtime, const void *memory) {
-  ladei_pointer_attributes attributes = {0};
-  lade_error before;
-  ladei_error_save(&before);
-  lade_status status = runtime->ops->pointer_attributes(runtime->self, memory, &attributes);
-  ladei_error_restore(&before);
-  return status == LADE_OK ? attributes.base : 0;
-}
-
-bool ladei_loader_memory_parts(lade_runtime *runtime, const void *left, uint64_t left_bytes, const void *right) {
-  if ((const char *)left + left_bytes != right) return false;
-  uint64_t base = allocation_base(runtime, left);
-  return base == 0 || base != allocation_base(runtime, right);
-}
 
 lade_status ladei_loader_ticket_list_submit(ladei_loader_ticket_list *list, lade_pipeline *pipeline,
                                             const lade_transfer *transfer) {
