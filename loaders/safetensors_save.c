@@ -56,12 +56,16 @@ static lade_status tensor_error(const ladei_loader_save *s, const lade_tensor *t
 }
 
 static lade_status name_check(const ladei_loader_save *s, const lade_tensor *tensor) {
+  const char *expected = NULL, *value = NULL;
+  if (tensor->name != NULL && !ladei_utf8_is_text(tensor->name))
+    expected = "UTF-8", value = "not UTF-8";
+  else if (tensor->name != NULL && strcmp(tensor->name, "__metadata__") == 0)
+    expected = "another name than the format's own", value = "\"__metadata__\"";
+  else if (tensor->name != NULL)
+    return LADE_OK;
   ladei_loader_field of = ladei_loader_field_of("tensors", (uint64_t)(tensor - s->tensors), "name");
-  if (tensor->name == NULL) return ladei_error_null(s->call, of.name);
-  if (!ladei_utf8_is_text(tensor->name)) return ladei_error_argument(s->call, of.name, "UTF-8", "not UTF-8");
-  return strcmp(tensor->name, "__metadata__") != 0
-             ? LADE_OK
-             : ladei_error_argument(s->call, of.name, "another name than the format's own", "\"__metadata__\"");
+  return tensor->name == NULL ? ladei_error_null(s->call, of.name)
+                              : ladei_error_argument(s->call, of.name, expected, "%s", value);
 }
 
 static lade_status tensor_check(const ladei_loader_save *s, const lade_tensor *tensor, uint64_t *out_bytes) {

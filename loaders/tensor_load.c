@@ -63,6 +63,15 @@ static int piece_compare(const void *a, const void *b, void *user) {
   return left < right ? -1 : left > right;
 }
 
+/* Callers mostly name tensors in the order of the file. */
+static void order_sort(lade_tensor_load *load) {
+  for (size_t i = 1; i < load->piece_count; i++) {
+    if (load->pieces[load->order[i - 1]].tensor <= load->pieces[load->order[i]].tensor) continue;
+    qsort_r(load->order, load->piece_count, sizeof *load->order, piece_compare, load->pieces);
+    return;
+  }
+}
+
 static lade_status part_error(const lade_load_options *options, size_t index, const ladei_loader_entry *entry,
                               const char *expected) {
   const lade_load_part *part = &options->parts[index];
@@ -155,7 +164,7 @@ lade_status ladei_loader_load_list(lade_tensor_load *load, const lade_load_optio
     load->order[i] = i;
     load->bytes += load->pieces[i].bytes;
   }
-  if (options->tensors != NULL) qsort_r(load->order, count, sizeof *load->order, piece_compare, load->pieces);
+  order_sort(load);
   for (size_t i = 1; i < count; i++) {
     size_t tensor = load->pieces[load->order[i]].tensor;
     if (load->pieces[load->order[i - 1]].tensor == tensor) {

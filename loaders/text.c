@@ -50,9 +50,15 @@ void ladei_loader_text_put_string(ladei_loader_text *text, const char *string) {
   ladei_loader_text_put(text, string, strlen(string));
 }
 
+/* Not by printf(): a header of 20,000 tensors has 80,000 numbers, which took a third of the time to begin its save. */
 void ladei_loader_text_put_number(ladei_loader_text *text, uint64_t number) {
-  char digits[24];
-  ladei_loader_text_put(text, digits, (size_t)snprintf(digits, sizeof digits, "%llu", (unsigned long long)number));
+  char digits[20]; /* of 2^64 - 1 */
+  size_t first = sizeof digits;
+  do {
+    digits[--first] = (char)('0' + number % 10);
+    number /= 10;
+  } while (number != 0);
+  ladei_loader_text_put(text, digits + first, sizeof digits - first);
 }
 
 static void unit_put(ladei_loader_text *text, uint32_t unit) {
@@ -74,18 +80,22 @@ static size_t character_escape(ladei_loader_text *text, const unsigned char *c) 
   return bytes;
 }
 
+/* Whether a character of a JSON string stands for itself. */
+static bool is_plain(unsigned char c, bool ascii) { return c >= ' ' && c != '"' && c != '\\' && !(ascii && c > '~'); }
+
 void ladei_loader_text_put_quoted(ladei_loader_text *text, const char *string, bool ascii) {
-  static const char plain[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
+  static const char special[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
   ladei_loader_text_put(text, "\"", 1);
   for (const char *c = string; *c != '\0';) {
-    const char *special = strchr(plain, *c);
-    if (special != NULL) {
-      ladei_loader_text_put(text, (const char[]){'\\', letter[special - plain]}, 2);
+    const char *begin = c;
+    while (is_plain((unsigned char)*c, ascii)) c++;
+    ladei_loader_text_put(text, begin, (size_t)(c - begin));
+    const char *found = *c != '\0' ? strchr(special, *c) : NULL;
+    if (found != NULL) {
+      ladei_loader_text_put(text, (const char[]){'\\', letter[found - special]}, 2);
       c++;
-    } else if ((unsigned char)*c < ' ' || (ascii && (unsigned char)*c > '~')) {
+    } else if (*c != '\0') {
       c += character_escape(text, (const unsigned char *)c);
-    } else {
-      ladei_loader_text_put(text, c++, 1);
     }
   }
   ladei_loader_text_put(text, "\"", 1);
