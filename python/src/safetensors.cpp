@@ -34,7 +34,6 @@
 #include <optional>
 #include <shared_mutex>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 
 namespace lade_python {
@@ -467,29 +466,49 @@ struct Fit {
   std::vector<size_t> rows; // of each
 };
 
+// Rows by their names, which are those of a dict: a table with a place for each and as many free ones.
+class RowNames {
+public:
+  explicit RowNames(const std::vector<TensorRows::Row> &rows) : rows_(rows) {
+    while (places_.size() < 2 * rows.size()) places_.resize(2 * places_.size(), none);
+    for (size_t i = 0; i < rows.size(); i++) place_of(rows[i].name) = i;
+  }
+  // SIZE_MAX: there is none.
+  size_t find(std::string_view name) { return place_of(name); }
+
+private:
+  static constexpr size_t none = SIZE_MAX;
+  size_t &place_of(std::string_view name) {
+    const size_t mask = places_.size() - 1;
+    size_t at = std::hash<std::string_view>()(name) & mask;
+    while (places_[at] != none && rows_[places_[at]].name != name) at = (at + 1) & mask;
+    return places_[at];
+  }
+  const std::vector<TensorRows::Row> &rows_;
+  std::vector<size_t> places_ = std::vector<size_t>(2, none); // a power of two
+};
+
 // By names. Of rows in the same memory one name will do, and the last in the file counts.
 Fit checkpoint_fit(Checkpoint &self, const TensorRows &rows) {
   Fit fit;
-  std::unordered_map<std::string_view, size_t> by_name;
-  by_name.reserve(rows.rows.size());
-  for (size_t i = 0; i < rows.rows.size(); i++) by_name.emplace(rows.rows[i].name, i);
+  RowNames by_name(rows.rows);
   const std::vector<size_t> firsts = rows.firsts();
   std::vector<size_t> given(rows.rows.size(), SIZE_MAX); // of each first, in `fit`
   for (uint64_t number = 0; number < self.file->count(); number++) {
     const char *name = self.file->tensor(number).name;
-    const auto found = by_name.find(name);
-    if (found == by_name.end()) {
+    const size_t found = by_name.find(name);
+    if (found == SIZE_MAX) {
       fit.unexpected.append(text_of(name));
       continue;
     }
-    size_t &place = given[firsts[found->second]];
+    size_t &place = given[firsts[found]];
     if (place == SIZE_MAX) {
       place = fit.numbers.size();
       fit.numbers.push_back(number);
-      fit.rows.push_back(found->second);
+      fit.rows.push_back(found);
     } else {
       fit.numbers[place] = number;
-      fit.rows[place] = found->second;
+      fit.rows[place] = found;
     }
   }
   for (size_t i = 0; i < rows.rows.size(); i++)
