@@ -42,10 +42,10 @@ __all__ = ["Installation", "install", "uninstall", "installed", "record_stream"]
 _OLDEST = "12.0"
 _NEEDED = {
     "cupy.cuda": (
-        "set_allocator get_allocator set_pinned_memory_allocator UnownedMemory MemoryPointer PinnedMemoryPointer"
+        "set_allocator get_allocator set_pinned_memory_allocator MemoryPointer PinnedMemoryPointer"
         " Stream get_current_stream runtime"
     ).split(),
-    "cupy.cuda.memory": ["OutOfMemoryError"],
+    "cupy.cuda.memory": ["BaseMemory", "OutOfMemoryError"],
     "cupy.cuda.runtime": ["getDevice", "getDeviceCount"],
 }
 
@@ -98,15 +98,16 @@ def _offered(module: Any, name: str) -> Any:
 
 
 def _device_function(cupy: types.ModuleType, allocators: PerDevice[lade.DeviceAllocator]) -> Callable[[int], Any]:
-    """What cupy.cuda.set_allocator() takes: bytes to MemoryPointer. Its memory's owner is a _CupyBlock."""
+    """What cupy.cuda.set_allocator() takes: bytes to MemoryPointer. Its memory is a _CupyMemory."""
 
     def failed(nbytes: int, error: BaseException) -> None:
         if isinstance(error, (lade.OutOfDeviceMemoryError, lade.LimitError)):
             raise _out_of_memory(nbytes, str(error)) from error
 
     cuda = cupy.cuda
+    base_memory = importlib.import_module("cupy.cuda.memory").BaseMemory
     return _lade._cupy_device_function(allocators.get, cuda.runtime.getDeviceCount, cuda.runtime.getDevice,
-                                       _offered(cuda.runtime, "getDevice"), cuda.MemoryPointer, cuda.UnownedMemory, cuda.get_current_stream,
+                                       _offered(cuda.runtime, "getDevice"), cuda.MemoryPointer, base_memory, cuda.get_current_stream,
                                        _offered(getattr(cuda, "stream", None), "get_current_stream_ptr"), _streams.held, _streams.hold,
                                        failed)
 
@@ -305,8 +306,8 @@ def record_stream(array: Any, stream: Any) -> None:
     lade.ForeignPointerError
         The array's memory is not lade's.
     """
-    block = getattr(getattr(getattr(array, "data", None), "mem", None), "_owner", None)
-    if isinstance(block, _lade._CupyBlock) and getattr(stream, "ptr", 0) not in _streams.held:
+    memory = getattr(getattr(array, "data", None), "mem", None)
+    if _lade._is_cupy_memory(memory) and getattr(stream, "ptr", 0) not in _streams.held:
         _streams.hold(stream)
-    if not _lade._cupy_record_stream(block, stream):
+    if not _lade._cupy_record_stream(memory, stream):
         raise lade.ForeignPointerError(f"array is a {type(array).__name__} whose memory is not lade's; expected a CuPy array with memory of lade")

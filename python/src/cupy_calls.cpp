@@ -7,8 +7,10 @@
 
 #include <structmember.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -17,23 +19,38 @@ namespace lade_python {
 
 namespace {
 
-// ---- The block -------------------------------------------------------------------------------------------------------
+// ---- The memory ------------------------------------------------------------------------------------------------------
 
-// lade._lade._CupyBlock: P1. Not tracked by the garbage collector: an arena refers to no array.
+// The last members of an object: P1.
+struct Held {
+  Block *block;
+  PyObject *arena;
+};
+
+void held_set(Held &held, Block *block, PyObject *arena) {
+  Py_INCREF(arena);
+  held = {block, arena};
+}
+
+void held_drop(Held &held) {
+  const Held gone = held;
+  held = {nullptr, nullptr};
+  if (gone.block) let_go(gone.block);
+  Py_XDECREF(gone.arena);
+}
+
+// lade._lade._CupyBlock: pinned memory. Not tracked by the garbage collector: an arena refers to no array.
 struct BlockObject {
   PyObject_HEAD unsigned long long ptr;
   Py_ssize_t size;
-  Block *block;
-  PyObject *arena;
+  Held held;
 };
 
 PyTypeObject *block_type;
 
 void block_dealloc(PyObject *self) {
-  auto *object = reinterpret_cast<BlockObject *>(self);
   PyTypeObject *type = Py_TYPE(self);
-  if (object->block) let_go(object->block);
-  Py_XDECREF(object->arena);
+  held_drop(reinterpret_cast<BlockObject *>(self)->held);
   reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
   Py_DECREF(type);
 }
@@ -59,11 +76,123 @@ nb::object block_object(Block *block, size_t bytes, PyObject *arena) {
   auto *object = reinterpret_cast<BlockObject *>(made);
   object->ptr = reinterpret_cast<uintptr_t>(block->pointer());
   object->size = static_cast<Py_ssize_t>(bytes);
-  object->block = block;
-  Py_INCREF(arena);
-  object->arena = arena;
+  held_set(object->held, block, arena);
   return nb::steal(made);
 }
+
+// ---- Device memory: P6 -----------------------------------------------------------------------------------------------
+
+// Members of CuPy's class come before this place.
+constexpr size_t held_at = 64;
+
+Held &held_of(PyObject *memory) { return *reinterpret_cast<Held *>(reinterpret_cast<char *>(memory) + held_at); }
+
+// Members of CuPy's class go after it, by CuPy's own dealloc.
+void memory_finalize(PyObject *self) { held_drop(held_of(self)); }
+
+char memory_text[] = "Device memory of lade.";
+PyType_Slot memory_slots[] = {
+    {Py_tp_finalize, reinterpret_cast<void *>(&memory_finalize)}, {Py_tp_doc, memory_text}, {0, nullptr}};
+PyType_Spec memory_spec = {"lade._lade._CupyMemory", held_at + sizeof(Held), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, memory_slots};
+
+// A member of CuPy's class: an integer of so many bytes, at this place if that is known.
+struct Field {
+  nb::object name;
+  size_t bytes, at = 0;
+
+  void write(PyObject *object, size_t value) const {
+    if (at != 0)
+      std::memcpy(reinterpret_cast<char *>(object) + at, &value, bytes); // little-endian
+    else if (PyObject_SetAttr(object, name.ptr(), nb::steal(PyLong_FromSize_t(value)).ptr()) != 0)
+      throw nb::python_error();
+  }
+  size_t read(PyObject *object) const {
+    const nb::object value = nb::steal(PyObject_GetAttr(object, name.ptr()));
+    return value ? PyLong_AsSize_t(value.ptr()) : throw nb::python_error();
+  }
+  bool is_at(PyObject *object, size_t place, size_t value) const {
+    return std::memcmp(reinterpret_cast<char *>(object) + place, &value, bytes) == 0;
+  }
+};
+
+// A subclass of cupy.cuda.memory.BaseMemory.
+class MemoryClass {
+public:
+  explicit MemoryClass(const nb::object &base)
+      : fields_{{{nb::str("ptr"), 8}, {nb::str("size"), 8}, {nb::str("device_id"), 4}}} {
+    const size_t base_bytes = nb::cast<size_t>(base.attr("__basicsize__"));
+    if (base_bytes > held_at) throw nb::import_error("lade serves no CuPy whose BaseMemory has more than 64 bytes");
+    type_ = nb::steal(PyType_FromSpecWithBases(&memory_spec, base.ptr()));
+    no_arguments_ = nb::steal(PyTuple_New(0));
+    if (!type_ || !no_arguments_) throw nb::python_error();
+    new_ = reinterpret_cast<newfunc>(PyType_GetSlot(reinterpret_cast<PyTypeObject *>(base.ptr()), Py_tp_new));
+    fields_find(base_bytes);
+  }
+
+  // Takes over a count of the block.
+  nb::object made(Block *block, size_t bytes, PyObject *arena, size_t device) const {
+    PyObject *object = new_(reinterpret_cast<PyTypeObject *>(type_.ptr()), no_arguments_.ptr(), nullptr);
+    if (!object) {
+      let_go(block);
+      throw nb::python_error();
+    }
+    nb::object memory = nb::steal(object);
+    held_set(held_of(object), block, arena);
+    write(object, {reinterpret_cast<uintptr_t>(block->pointer()), bytes, device});
+    return memory;
+  }
+
+private:
+  using Values = std::array<size_t, 3>;
+
+  void write(PyObject *object, const Values &values) const {
+    for (size_t i = 0; i < fields_.size(); i++) fields_[i].write(object, values[i]);
+  }
+
+  // The one place of a field where all objects have the values that CuPy gave them; 0: there is none, or several.
+  size_t place_find(size_t index, size_t base_bytes, const std::array<nb::object, 2> &objects,
+                    const std::array<Values, 2> &values) const {
+    const Field &field = fields_[index];
+    size_t found = 0, count = 0;
+    for (size_t at = sizeof(PyObject); at + field.bytes <= base_bytes; at += 4) {
+      bool is_there = true;
+      for (size_t i = 0; i < objects.size(); i++)
+        is_there = is_there && field.is_at(objects[i].ptr(), at, values[i][index]);
+      if (!is_there) continue;
+      found = at;
+      count++;
+    }
+    return count == 1 ? found : 0;
+  }
+
+  // Written by CuPy, found, written there, and read by CuPy. A class of Python has no such places: its fields are set by name.
+  void fields_find(size_t base_bytes) {
+    const std::array<Values, 2> values = {Values{0x123456789abcdef0, 0x0fedcba987654321, 0x13579bdf},
+                                          Values{0x76543210fedcba98, 0x1032547698badcfe, 0x2468ace0}};
+    const Values last = {0x2143658709badcfe, 0x5a6978f00f8796a5, 0x01234567};
+    std::array<nb::object, 2> objects;
+    std::array<Field, 3> found = fields_;
+    bool is_known = true;
+    for (size_t i = 0; i < objects.size(); i++) {
+      objects[i] = nb::steal(new_(reinterpret_cast<PyTypeObject *>(type_.ptr()), no_arguments_.ptr(), nullptr));
+      if (!objects[i]) throw nb::python_error();
+      write(objects[i].ptr(), values[i]);
+    }
+    for (size_t i = 0; i < found.size(); i++) {
+      found[i].at = place_find(i, base_bytes, objects, values);
+      is_known = is_known && found[i].at != 0;
+    }
+    if (!is_known) return;
+    for (size_t i = 0; i < found.size(); i++) found[i].write(objects[0].ptr(), last[i]);
+    for (size_t i = 0; i < found.size(); i++) is_known = is_known && found[i].read(objects[0].ptr()) == last[i];
+    if (is_known) fields_ = found;
+  }
+
+  nb::object type_, no_arguments_;
+  newfunc new_ = nullptr;
+  std::array<Field, 3> fields_;
+};
 
 // ---- The functions ---------------------------------------------------------------------------------------------------
 
@@ -76,7 +205,8 @@ template <typename Object> struct Slot {
 // The objects of CuPy and of lade.cupy that a function holds.
 template <typename Object> struct Function {
   nb::object arena_of; // from a device's number to its allocator or pool, the same one each time
-  nb::object device_count, current_device, current_stream, held, hold, memory, pointer, failed;
+  nb::object device_count, current_device, current_stream, held, hold, pointer, failed;
+  std::unique_ptr<MemoryClass> memory;   // of device memory
   int (*device_number)(int) = nullptr;   // P4: in place of current_device, ...
   intptr_t (*stream_handle)() = nullptr; // ... and of current_stream
   std::vector<Slot<Object>>
@@ -204,12 +334,8 @@ template <typename Object> PyObject *allocate(Function<Object> &function, PyObje
     slot = function.slot(number);
   }
   Block *block = block_now(function, *slot.native, *bytes, nbytes);
-  nb::object memory = block_object(block, *bytes, slot.object.ptr());
-  if (function.memory) {
-    PyObject *address = PyLong_FromUnsignedLongLong(reinterpret_cast<BlockObject *>(memory.ptr())->ptr);
-    memory =
-        made(function.memory, address, PyLong_FromSize_t(*bytes), memory.release().ptr(), PyLong_FromSize_t(number));
-  }
+  nb::object memory = function.memory ? function.memory->made(block, *bytes, slot.object.ptr(), number)
+                                      : block_object(block, *bytes, slot.object.ptr());
   return made(function.pointer, memory.release().ptr(), PyLong_FromLong(0)).release().ptr();
 }
 
@@ -250,14 +376,15 @@ PyMethodDef pinned_method = {"lade_pinned_memory", &entry<PoolObject>, METH_O,
                              "Pinned memory of lade as a cupy.cuda.PinnedMemoryPointer."};
 
 nb::object device_function(nb::object arena_of, nb::object device_count, nb::object current_device,
-                           nb::handle device_number, nb::object pointer, nb::object memory, nb::object current_stream,
-                           nb::handle stream_handle, nb::object held, nb::object hold, nb::object failed) {
+                           nb::handle device_number, nb::object pointer, nb::object base_memory,
+                           nb::object current_stream, nb::handle stream_handle, nb::object held, nb::object hold,
+                           nb::object failed) {
   auto function = std::make_unique<Function<AllocatorObject>>();
   function->arena_of = std::move(arena_of);
   function->device_count = std::move(device_count);
   function->current_device = std::move(current_device);
   function->pointer = std::move(pointer);
-  function->memory = std::move(memory);
+  function->memory = std::make_unique<MemoryClass>(base_memory);
   function->current_stream = std::move(current_stream);
   function->held = std::move(held);
   function->hold = std::move(hold);
@@ -278,12 +405,16 @@ nb::object pinned_function(nb::object arena_of, nb::object device_count, nb::obj
   return function_object(pinned_method, std::move(function));
 }
 
-// False: the object is no block of device memory of lade's.
-bool record_stream(nb::handle object, nb::handle stream) {
-  if (Py_TYPE(object.ptr()) != block_type) return false;
-  const Block &block = *reinterpret_cast<BlockObject *>(object.ptr())->block;
-  if (dynamic_cast<Allocator *>(block.arena()) == nullptr) return false;
-  device_record(block, stream);
+// Not one that a program has copied, which has no block.
+bool is_memory(nb::handle object) {
+  return PyType_GetSlot(Py_TYPE(object.ptr()), Py_tp_finalize) == reinterpret_cast<void *>(&memory_finalize) &&
+         held_of(object.ptr()).block != nullptr;
+}
+
+// False: the object is no device memory of lade's.
+bool record_stream(nb::handle memory, nb::handle stream) {
+  if (!is_memory(memory)) return false;
+  device_record(*held_of(memory.ptr()).block, stream);
   return true;
 }
 
@@ -294,14 +425,16 @@ void bind_cupy(nb::module_ &module) {
   if (!block_type) throw nb::python_error();
   module.attr("_CupyBlock") = nb::borrow(reinterpret_cast<PyObject *>(block_type));
   module.def("_cupy_device_function", &device_function, nb::arg("arena_of"), nb::arg("device_count"),
-             nb::arg("current_device"), nb::arg("device_number").none(), nb::arg("pointer"), nb::arg("memory"),
+             nb::arg("current_device"), nb::arg("device_number").none(), nb::arg("pointer"), nb::arg("base_memory"),
              nb::arg("current_stream"), nb::arg("stream_handle").none(), nb::arg("held"), nb::arg("hold"),
              nb::arg("failed"), "What cupy.cuda.set_allocator() takes.");
   module.def("_cupy_pinned_function", &pinned_function, nb::arg("arena_of"), nb::arg("device_count"),
              nb::arg("current_device"), nb::arg("device_number").none(), nb::arg("pointer"),
              "What cupy.cuda.set_pinned_memory_allocator() takes.");
-  module.def("_cupy_record_stream", &record_stream, nb::arg("block").none(), nb::arg("stream").none(),
-             "Notes a stream on a block of device memory that CuPy has; False: it is none.");
+  module.def("_is_cupy_memory", &is_memory, nb::arg("object").none(),
+             "Whether it is device memory that CuPy has of lade.");
+  module.def("_cupy_record_stream", &record_stream, nb::arg("memory").none(), nb::arg("stream").none(),
+             "Notes a stream on device memory that CuPy has of lade; False: it is none.");
 }
 
 } // namespace lade_python

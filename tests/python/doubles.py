@@ -47,7 +47,11 @@ class CupyOutOfMemoryError(MemoryError):
         super().__init__(f"Out of memory allocating {size:,} bytes")
 
 
-class UnownedMemory:
+class BaseMemory:
+    """Its address, size and device: a class of Python has them in no fixed place."""
+
+
+class UnownedMemory(BaseMemory):
     def __init__(self, ptr, size, owner, device_id=-1):
         assert device_id >= 0, "the real one asks the driver then"
         self.ptr, self.size, self._owner, self.device_id = ptr, size, owner, device_id
@@ -114,7 +118,7 @@ def cupy():
         finally:
             local.allocator = None
 
-    memory = _module("cupy.cuda.memory", OutOfMemoryError=CupyOutOfMemoryError)
+    memory = _module("cupy.cuda.memory", BaseMemory=BaseMemory, OutOfMemoryError=CupyOutOfMemoryError)
     runtime = _module("cupy.cuda.runtime", getDevice=lambda: 0, getDeviceCount=lambda: 1, is_hip=False)
     cuda = _module(
         "cupy.cuda", memory=memory, runtime=runtime, UnownedMemory=UnownedMemory, MemoryPointer=MemoryPointer,

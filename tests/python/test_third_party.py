@@ -4,6 +4,7 @@
 import _thread
 import collections
 import contextlib
+import copy
 import ctypes
 import functools
 import gc
@@ -381,7 +382,7 @@ def test_threads_with_streams_of_their_own(cupy, device, log, monkeypatch):
         assert log.index(("retired", handle)) < log.index(("destroyed", handle))
 
 
-@pytest.mark.parametrize("kind, name", [("device", "MemoryPointer"), ("device", "UnownedMemory"), ("pinned", "PinnedMemoryPointer")])
+@pytest.mark.parametrize("kind, name", [("device", "MemoryPointer"), ("pinned", "PinnedMemoryPointer")])
 def test_what_fails_behind_the_allocation_gives_the_block_back(cupy, monkeypatch, kind, name):
     def refuse(*arguments):
         assert arguments
@@ -438,6 +439,52 @@ def test_blocks_leave_nothing_behind(cupy):
         assert sys.getrefcount(kind) == count
     with pytest.raises(TypeError):
         kind()
+
+
+def base_memory():
+    return sys.modules["cupy.cuda.memory"].BaseMemory
+
+
+@pytest.mark.parametrize("ordinal, nbytes", [(0, 4096), (1, 1), (0, 0), (1, (1 << 32) + 1)])
+def test_device_memory_is_of_cupys_class(cupy, ordinal, nbytes):
+    """What CuPy reads of it, of compiled classes by their members, of others by name."""
+    cupy.now.device = ordinal
+    with cupy.lade.install(pinned=False) as memory:
+        pointer = cupy.cuda.alloc(nbytes)
+        assert isinstance(pointer.mem, base_memory()) and (pointer.mem.size, pointer.mem.device_id) == (nbytes, ordinal)
+        assert pointer.ptr == pointer.mem.ptr and pointer.device_id == ordinal
+        assert memory.device(ordinal).usage()["allocated_bytes"] >= nbytes and (pointer.ptr != 0) == (nbytes != 0)
+        kind = type(pointer.mem)
+        count = sys.getrefcount(kind)
+        kept = [cupy.cuda.alloc(512) for _ in range(100)]
+        assert sys.getrefcount(kind) == count + 100
+        kept.clear()
+        assert sys.getrefcount(kind) == count
+        with pytest.raises(TypeError):
+            kind()
+
+
+def test_a_copy_of_device_memory_owns_nothing(cupy):
+    with cupy.lade.install() as memory:
+        pointer = cupy.cuda.alloc(4096)
+        try:
+            copied = copy.copy(pointer.mem)
+        except TypeError:
+            copied = None
+        assert not lade._lade._is_cupy_memory(copied) and lade._lade._is_cupy_memory(pointer.mem)
+        del copied
+        assert memory.device(0).usage()["allocated_bytes"] == 4096
+        del pointer
+        assert memory.device(0).usage()["allocated_bytes"] == 0
+
+
+def test_a_cupy_with_longer_memory_objects_is_refused(cupy, monkeypatch):
+    longer = type("BaseMemory", (base_memory(),), {"__slots__": [f"m{i}" for i in range(12)]})
+    monkeypatch.setattr(sys.modules["cupy.cuda.memory"], "BaseMemory", longer)
+    before = cupy.cuda.get_allocator()
+    with pytest.raises(ImportError, match="more than 64 bytes"):
+        cupy.lade.install()
+    assert cupy.cuda.get_allocator() is before and cupy.lade.installed() is None
 
 
 def test_record_stream_refuses_memory_of_others(cupy, device):
@@ -653,8 +700,8 @@ def test_a_cupy_for_rocm_is_refused_by_name(cupy, monkeypatch):
 
 
 def test_a_cupy_without_what_is_needed_is_refused_by_name(cupy, monkeypatch):
-    monkeypatch.delattr(cupy.cuda, "UnownedMemory")
-    with pytest.raises(ImportError, match="UnownedMemory"):
+    monkeypatch.delattr(sys.modules["cupy.cuda.memory"], "BaseMemory")
+    with pytest.raises(ImportError, match="BaseMemory"):
         cupy.lade.install()
 
 
