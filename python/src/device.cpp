@@ -170,7 +170,7 @@ void allocator_record_stream(const AllocatorObject &self, nb::handle object, nb:
 }
 
 void allocator_peer_add(const AllocatorObject &self, nb::handle object) {
-  const Device peer = device_from(object);
+  const Device peer = device_from(object, "peer");
   const Use<Allocator> use = self.use();
   Allocator &allocator = *use;
   if (peer.runtime != allocator.device().runtime)

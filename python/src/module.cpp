@@ -12,6 +12,7 @@
 #include "observe.h"
 #include "pinned.h"
 #include "pipeline.h"
+#include "refusal.h"
 #include "rmm_calls.h"
 #include "runtime.h"
 #include "safetensors.h"
@@ -46,4 +47,5 @@ NB_MODULE(_lade, module) {
   bind_loader(module);
   bind_cupy(module);
   bind_rmm(module);
+  cover_refusals(module); // of all that is bound above
 }

@@ -89,8 +89,9 @@ using Natural = NaturalArgument;
 const char *const share_names[] = {"first_come", "fair", "part"}; // lade_pinned_budget_share
 
 uint32_t share_from(nb::handle object) {
+  if (!PyUnicode_Check(object.ptr())) refuse_type("budget_share", object, "\"first_come\", \"fair\" or \"part\"");
   for (uint32_t share = 0; share < std::size(share_names); share++)
-    if (PyUnicode_Check(object.ptr()) && str_text(object) == share_names[share]) return share;
+    if (str_text(object) == share_names[share]) return share;
   refuse("budget_share is " + repr_text(object) + "; expected \"first_come\", \"fair\" or \"part\"");
 }
 
@@ -146,9 +147,9 @@ void PoolOptions::take_budget(std::optional<bool> budget, nb::handle name, const
                               const Natural &part_bytes) {
   if (budget) options.budget = *budget ? LADE_PINNED_BUDGET_ON : LADE_PINNED_BUDGET_OFF;
   if (!name.is_none()) {
-    budget_name = str_text(name);
     if (!PyUnicode_Check(name.ptr()))
-      refuse("budget_name is " + repr_text(name) + "; expected a str of 1 to 63 letters, digits, '-', '_' or '.'");
+      refuse_type("budget_name", name, "a str of 1 to 63 letters, digits, '-', '_' or '.'");
+    budget_name = str_text(name);
     options.budget_name = c_text(budget_name, "budget_name");
   }
   if (const auto given = bytes.read("budget_bytes")) options.budget_bytes = positive(*given, "budget_bytes");

@@ -309,7 +309,7 @@ nb::dict soft_report(const Device &device) {
 
 } // namespace
 
-Device device_from(nb::handle object) {
+Device device_from(nb::handle object, const char *name) {
   if (object.is_none()) return device_default();
   DeviceObject *device = nullptr;
   if (nb::try_cast(object, device) && device) return *device;
@@ -317,13 +317,13 @@ Device device_from(nb::handle object) {
     int overflow = 0;
     const long number = PyLong_AsLongAndOverflow(integer.ptr(), &overflow);
     if (overflow || number < 0 || number > 1 << 20)
-      refuse("device is " + str_text(integer) + "; expected a GPU's number from 0 on");
+      refuse(std::string(name) + " is " + str_text(integer) + "; expected a GPU's number from 0 on");
     return device_of(RuntimeOpener::get("cuda"), static_cast<int>(number));
   }
   // torch.device among them.
   const bool is_torch = class_text(object) == "torch.device";
   if (PyUnicode_Check(object.ptr()) || is_torch) return device_by_text(str_text(object));
-  refuse_type("device", object, "a lade.Device, None, a GPU's number, or a text such as \"cuda:0\"");
+  refuse_type(name, object, "a lade.Device, None, a GPU's number, or a text such as \"cuda:0\"");
 }
 
 void bind_runtime(nb::module_ &module) {

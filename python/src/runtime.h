@@ -236,7 +236,7 @@ struct DeviceObject : Device {
 
 // The device that an argument means: a lade.Device; None (the first GPU, or the software device where there is none); an int
 // (that GPU); a text "cuda", "cuda:1", "cpu"; an object whose str() is such a text, as torch.device. Refuses the rest by name.
-Device device_from(nb::handle object);
+Device device_from(nb::handle object, const char *name = "device");
 
 void bind_runtime(nb::module_ &module);
 

@@ -104,7 +104,7 @@ def test_the_cap(device):
         ({"settings": "nonsense:1"}, "nonsense"),
         ({"budget_name": "a b"}, "budget_name is \"a b\"; expected 1 to 63 letters"),
         ({"budget_name": "a\0b"}, r"budget_name is 'a\\x00b'; expected a str without null"),
-        ({"budget_name": 3}, "budget_name is 3; expected a str"),
+        ({"budget_name": 3}, "budget_name is a int; expected a str"),
         ({"budget_share": "most"}, "budget_share is 'most'; expected"),
         ({"budget_share": "part"}, "budget_part_bytes is 0; expected more than 0"),
         ({"budget_part_bytes": 1}, "budget_part_bytes is 1; expected 0 without"),
