@@ -151,7 +151,8 @@ lade_status lade_runtime_close(lade_runtime *runtime) {
 }
 
 lade_status ladei_runtime_forked(const lade_runtime *runtime) {
-  return ladei_error(LADE_ERR_FORKED, 0, "runtime \"%s\" belongs to process %d; this is its child %d after fork()",
+  return ladei_error(LADE_ERR_FORKED, 0,
+                     "runtime \"%s\" belongs to process %d; expected one that its child %d opens after fork()",
                      runtime->ops->name, (int)runtime->owner.id, (int)getpid());
 }
 

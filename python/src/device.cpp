@@ -157,8 +157,9 @@ DeviceBuffer allocator_empty(const AllocatorObject &self, nb::handle shape, nb::
 }
 
 DeviceBuffer allocator_alloc(const AllocatorObject &self, nb::handle bytes, nb::handle stream) {
-  if (!PyIndex_Check(bytes.ptr())) refuse_type("nbytes", bytes, "an int");
-  return device_empty(*self.use(), Layout(bytes, dtype_find("uint8")), stream);
+  const auto count = static_cast<int64_t>(natural_from(bytes, "nbytes"));
+  if (count < 0) refuse("nbytes is " + str_text(bytes) + "; expected less than 2^63");
+  return device_empty(*self.use(), Layout(&count, 1, dtype_find("uint8")), stream);
 }
 
 void allocator_record_stream(const AllocatorObject &self, nb::handle object, nb::handle stream) {

@@ -13,7 +13,9 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <optional>
 
@@ -85,6 +87,13 @@ struct RuntimeOpener {
         status = open(name, nullptr, runtime);
         kept = runtime;
       }
+    }
+    if (status == LADE_ERR_NO_DEVICE || status == LADE_ERR_UNSUPPORTED) {
+      lade_error error = *lade_last_error();
+      const size_t end = std::strlen(error.text);
+      std::snprintf(error.text + end, sizeof error.text - end, "; device=\"cpu\" needs no GPU");
+      set_error(error);
+      throw nb::python_error();
     }
     check(status);
     return runtime;

@@ -148,6 +148,9 @@ def test_pools_and_allocators_refuse_a_wrong_type_by_name(device, pool):
     refused("flags", 3, lambda: lade.DeviceAllocator(device, flags=3))
     refused("flags", "debug", lambda: lade.DeviceAllocator(device, flags="debug"))
     refused("nbytes", 1.5, lambda: allocator.alloc(1.5))
+    for wrong in (-1, 1 << 63, 1 << 64):
+        with pytest.raises(lade.InvalidArgumentError, match=f"^nbytes is {wrong}; expected "):
+            allocator.alloc(wrong)
     refused("stream", "legacy", lambda: allocator.alloc(16, "legacy"))
     refused("buffer", 3, lambda: allocator.record_stream(3, None))
     refused("buffer", 3, lambda: pool.record(3, None))

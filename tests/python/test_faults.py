@@ -136,7 +136,7 @@ def test_a_forked_child_gets_a_clear_error_and_ends():
     import os, gc
     def refused(call):
         try: call()
-        except lade.ForkedError as error: assert "fork" in str(error), error
+        except lade.ForkedError as error: assert "expected one that its child" in str(error), error
         else: raise AssertionError(call)
     child = os.fork()
     if child == 0:

@@ -34,6 +34,7 @@ def test_a_missing_driver_is_named(tmp_path):
     assert len(said) == 4
     for text in said:
         assert "no driver: libcuda.so.1: cannot open shared object file" in text
+        assert text.endswith('; device="cpu" needs no GPU')
 
 
 def test_a_file_that_is_no_driver_is_named(tmp_path):

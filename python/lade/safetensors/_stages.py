@@ -49,10 +49,7 @@ def _device_from(device):
     kind, _, ordinal = text.partition(":")
     if kind not in ("cuda", "cpu") or (ordinal and not ordinal.isdecimal()) or text.endswith(":"):
         raise _error(f"device {text} is invalid")
-    try:
-        return lade.device(text)
-    except (lade.NoDeviceError, lade.UnsupportedError) as error:
-        raise type(error)(f'{error}; device="cpu" loads into host memory') from error
+    return lade.device(text)
 
 
 def _stage(device, pipeline, allocator, local_ranks):
