@@ -11,7 +11,8 @@ all; cpu_s is the processor time of the process in them. Each load is shown when
   warm    the file is in the page cache
   direct  the file is not in the page cache (dropped before each load); "lade" goes past it by its own choice, "lade cached" through it
   many    tensors of 32 to 96 KiB, in the page cache; "lade numpy", "lade buffers": other frameworks' (numpy without a GPU, else cupy);
-          "phases" are those of a load by lade: the file opened, reads begun, names, tensors made while bytes move, and what is left of the bytes
+          "phases" are those of a load by lade: the file opened, reads begun, names, tensors made while bytes move, and what is left of the
+          bytes; and those of a load into tensors: these read, the file opened, names matched, reads begun, what is left of the bytes
   fp32    the file has F32, the GPU gets BF16; "lade F32" leaves the numbers as they are, "lade, then to" converts them with PyTorch.
           Bytes are those of the file
 Of iterate() no tensor is kept; "reserved_peak_bytes" is the device memory that it had at most.
@@ -20,13 +21,14 @@ A mode ends after --seconds: a load of lade that is under way then is given up, 
 that were over, and the row "ended" tells that there were fewer.
 
 usage: benchmarks/python/load_file.py [--small] [--out FILE] [--folder DIR] [--gib N] [--direct-gib N] [--many N]
-                                         [--fp32-gib N] [--rounds N] [--seconds N]
+                                         [--fp32-gib N] [--way NAME]... [--rounds N] [--seconds N]
   --small       32 MiB and two rounds, also without a GPU or PyTorch: to see that it runs; worth no figure
   --folder      where the file is made, and removed; a temporary folder without it
   --gib         size of the file that is read warm (8); 0: not read
   --direct-gib  size of the file that is read from the disk (1); 0: not read
   --many        tensors in the file of many (20000); 0: not read
   --fp32-gib    size of the file of F32 (8); 0: not read
+  --way         these alone
   --rounds      loads of each way in each mode (5)
   --seconds     bound of each mode (120)
 exit status: 0; 1 where values differ; 77 without PyTorch and a GPU (not with --small)
@@ -46,6 +48,7 @@ import time
 
 import lade
 import lade.safetensors
+from lade.safetensors import _into
 
 MIB = 1 << 20
 WIDTHS = {"BF16": 2, "F32": 4}
@@ -108,7 +111,7 @@ def cache_fill(path):
 
 class Bench:
     def __init__(self, arguments, path, total):
-        self.path, self.total, self.small = path, total, arguments.small
+        self.path, self.total, self.small, self.wanted = path, total, arguments.small, arguments.way
         self.torch = module("torch")
         self.gpu = bool(self.torch and self.torch.cuda.is_available())
         self.device = lade.device("cuda:0" if self.gpu else "cpu")
@@ -334,34 +337,68 @@ def rounds_run(bench, mode, ways, rounds, bound, emit, seconds):
             print(f"{mode:7} {name:16} {seconds[name][-1]:8.3f} s  round {number + 1} of {rounds}", flush=True)
 
 
-def phases(bench, rounds, emit):
-    """Where the time of a load by lade goes: what load_file() does, step by step."""
-    taken = {}
-    for _ in range(rounds + 1):  # the first is not counted
+class Steps:
+    """Seconds of each step of loads."""
+
+    def __init__(self, bench):
+        self.bench, self.taken, self.times = bench, {}, []
+
+    def begin(self):
         gc.collect()
-        bench.synchronize()
-        times = [time.perf_counter()]
+        self.bench.synchronize()
+        self.times = [time.perf_counter()]
 
-        def over(name):
-            times.append(time.perf_counter())
-            taken.setdefault(name, []).append(times[-1] - times[-2])
+    def over(self, name):
+        self.times.append(time.perf_counter())
+        self.taken.setdefault(name, []).append(self.times[-1] - self.times[-2])
 
+    def all_over(self):
+        self.bench.synchronize()
+        self.taken.setdefault("all", []).append(time.perf_counter() - self.times[0])
+        self.times.append(time.perf_counter())
+
+    def show(self, what, emit):
+        for name, list_ in self.taken.items():
+            list_ = list_[1:]  # the first is not counted
+            median = statistics.median(list_)
+            emit({"mode": "many", "phases_of": what, "phase": name, "median_phase_s": median, "least_s": min(list_), "most_s": max(list_)})
+            print(f"many    {what} {name:14} {median * 1e3:8.2f} ms ({min(list_) * 1e3:.2f} to {max(list_) * 1e3:.2f})", flush=True)
+
+
+def phases(bench, rounds, emit):
+    """Where the time of a load by lade goes: what load_file() and load_into() do, step by step."""
+    loads, into = Steps(bench), Steps(bench)
+    for _ in range(rounds + 1):
+        loads.begin()
         file = lade.safetensors.safe_open(bench.path, "pt" if bench.torch else "np", bench.device, direct=None if bench.gpu else False)
-        over("open")
-        tensors = file._load(mark=over)
-        bench.synchronize()
-        taken.setdefault("all", []).append(time.perf_counter() - times[0])
-        times.append(time.perf_counter())
+        loads.over("open")
+        tensors = file._load(mark=loads.over)
+        loads.all_over()
         del tensors
-        over("freed")
-    for name, list_ in taken.items():
-        list_ = list_[1:]
-        emit({"mode": "many", "phase": name, "median_phase_s": statistics.median(list_), "least_s": min(list_), "most_s": max(list_)})
-        print(f"many    phase {name:10} {statistics.median(list_) * 1e3:8.2f} ms ({min(list_) * 1e3:.2f} to {max(list_) * 1e3:.2f})", flush=True)
+        loads.over("freed")
+    loads.show("load", emit)
+    model = bench.model()
+    for _ in range(rounds + 1):
+        into.begin()
+        rows = _into._rows_of(model, _into._read_into, True)
+        into.over("tensors read")
+        with lade.safetensors.safe_open(bench.path, "lade", bench.device) as file:
+            into.over("open")
+            fit = file._open_file().fit(rows)
+            into.over("names matched")
+            target = _into._target_of(rows, file._at.pipeline, file._at.allocator, None, None)
+            load = file._open_file().start_into(target[0], rows, fit, _into._decide(False, None), False, None)
+            into.over("reads begun")
+            load.wait(None)
+            into.over("bytes there")
+            load.close()
+        into.all_over()
+    into.show("into", emit)
 
 
 def measure(bench, mode, rounds, limit, emit):
     ways, seconds, good = bench.ways(mode), {}, True
+    ways = {name: way for name, way in ways.items() if not bench.wanted or name in bench.wanted}
     bound = Bound(limit)
     for name, reason in bench.left_out().items():
         emit({"mode": mode, "way": name, "left_out": reason})
@@ -377,7 +414,7 @@ def measure(bench, mode, rounds, limit, emit):
     for name, list_ in seconds.items():
         median = statistics.median(list_)
         emit({"mode": mode, "way": name, "median_s": median, "least_s": min(list_), "most_s": max(list_), "bytes": bench.total,
-              "gb_per_s": bench.total / median / 1e9, "times_lade": median / statistics.median(seconds["lade"])})
+              "gb_per_s": bench.total / median / 1e9, "times_lade": median / statistics.median(seconds["lade"]) if "lade" in seconds else None})
         print(f"{mode:7} {name:16} {median:8.3f} s  ({min(list_):.3f} to {max(list_):.3f})  {bench.total / median / 1e9:6.2f} GB/s",
               flush=True)
     return good
@@ -404,6 +441,7 @@ def main():
     parser.add_argument("--direct-gib", type=float, default=1)
     parser.add_argument("--many", type=int, default=20000)
     parser.add_argument("--fp32-gib", type=float, default=8)
+    parser.add_argument("--way", action="append")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=120)
     arguments = parser.parse_args()

@@ -14,12 +14,14 @@ copies of 64 KiB to the device, one by one, alone and beside saves until they ar
 once before, and what it saved is loaded and compared. Rows are written as they come.
 
 usage: benchmarks/python/save_file.py [--small] [--out FILE] [--folder DIR] [--gib N] [--tensors N] [--way NAME]... [--rounds N] [--sync]
+                                         [--beside SAVES]
   --small   32 MiB and two rounds, also without a GPU or PyTorch: to see that it runs; worth no figure
   --folder  where the files are made, and removed; a temporary folder without it
   --gib     bytes of the tensors (8)
   --tensors how many (300)
   --way     these alone
   --rounds  saves of each way (5)
+  --beside  saves that the loops run beside: the first beside the steps, all beside the copies (10); 0: no loops
   --sync    files are on stable storage before they get their names, where a way has that
 exit status: 0; 1 where values differ; 77 without PyTorch and a GPU (not with --small)
 """
@@ -194,6 +196,7 @@ def main():
     parser.add_argument("--way", action="append")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sync", action="store_true")
+    parser.add_argument("--beside", type=int, default=10)
     arguments = parser.parse_args()
     rounds = 2 if arguments.small else arguments.rounds
     folder = tempfile.mkdtemp(dir=arguments.folder)
@@ -228,13 +231,13 @@ def main():
         for name, marks in found.items():
             row(way=name, **{mark: spread([each[mark] for each in marks]) for mark in marks[0]},
                 gb_per_s=bench.total / statistics.median([max(v for k, v in each.items() if k != "cpu_s") for each in marks]) / 1e9)
-        if bench.gpu:
+        if bench.gpu and arguments.beside > 0:
             row(step="alone", ms=spread(bench.steps(3)))
             save = lade.safetensors.save_file(bench.tensors, bench.path("lade begun"), sync=arguments.sync, wait=False)
             row(step="beside a save", ms=spread(bench.steps(3)))
             save.close()
             end = time.perf_counter() + 2
-            for name, times in (("alone", bench.copies(lambda: time.perf_counter() < end)), ("beside a save", bench.copies_beside(10))):
+            for name, times in (("alone", bench.copies(lambda: time.perf_counter() < end)), ("beside a save", bench.copies_beside(arguments.beside))):
                 row(copy=name, copies=len(times), ms={**spread(times), "p99": statistics.quantiles(times, n=100)[98]})
         return 0
     finally:
