@@ -6,7 +6,8 @@
  *   adopt   charge -> register -> in the list          disown   out of the list -> unregister -> credit
  *                                                                 ^----- refused: in it again
  *
- * A1  What is in the list is registered, and charged to the budget unless the program said that another process has done that.
+ * A1  What is in the list is registered, and charged to the budget unless the program said that another process has done that; what
+ *     pools share is charged by all of them together.
  * A2  A thread that takes an entry out of the list has it alone; so of two that disown the same memory one is refused.
  * A3  Memory that a failed creation could not unregister stays in the list, and destroying the pool tries again.
  * Locks: the pool's lock guards the list. The driver is called without it.
@@ -27,9 +28,10 @@ typedef struct ladei_pinned_adopted {
   void *memory; /* as the program named it */
   void *base;   /* its pages */
   size_t bytes;
-  uint64_t charged; /* of them, to the budget */
-  bool mapped;      /* by lade: unmapped at the end */
-  bool abandoned;   /* no caller knows of it: A3 */
+  uint64_t charged;       /* of them, to the budget, by this pool alone */
+  ladei_ledger_hold hold; /* id not 0: charged by this pool and others together */
+  bool mapped;            /* by lade: unmapped at the end */
+  bool abandoned;         /* no caller knows of it: A3 */
 } ladei_pinned_adopted;
 
 static void list_put(lade_pinned_pool *pool, ladei_pinned_adopted *entry) {
@@ -59,27 +61,38 @@ uint64_t ladei_pinned_adopted_bytes(lade_pinned_pool *pool) {
   return bytes;
 }
 
-static lade_status budget_charge(lade_pinned_pool *pool, uint64_t bytes) {
-  bool fault;
-  lade_status status = bytes == 0 ? LADE_OK : ladei_pinned_budget_charge(&pool->budget, bytes, &fault);
-  if (bytes > 0 && fault)
+static lade_status budget_charge(lade_pinned_pool *pool, ladei_pinned_adopted *entry) {
+  bool fault = false;
+  lade_status status = LADE_OK;
+  if (entry->hold.id != 0)
+    status = ladei_pinned_budget_share(&pool->budget, &entry->hold, &fault);
+  else if (entry->charged > 0)
+    status = ladei_pinned_budget_charge(&pool->budget, entry->charged, &fault);
+  if (fault)
     ladei_pinned_count(&pool->counters.budget_faults, 1);
   else if (status != LADE_OK)
     ladei_pinned_count(&pool->counters.budget_refusals, 1);
   return status;
 }
 
+static void budget_credit(lade_pinned_pool *pool, ladei_pinned_adopted *entry) {
+  if (entry->hold.id != 0)
+    ladei_pinned_budget_unshare(&pool->budget, &entry->hold);
+  else if (entry->charged > 0)
+    ladei_pinned_budget_credit(&pool->budget, entry->charged);
+}
+
 /* A1 */
-static lade_status entry_pin(lade_pinned_pool *pool, const ladei_pinned_adopted *entry, uint32_t flags) {
+static lade_status entry_pin(lade_pinned_pool *pool, ladei_pinned_adopted *entry, uint32_t flags) {
   const lade_runtime *runtime = pool->runtime;
   lade_error error;
-  LADEI_TRY(budget_charge(pool, entry->charged));
+  LADEI_TRY(budget_charge(pool, entry));
   lade_status status =
       runtime->ops->host_register(runtime->self, pool->settings.device, entry->base, entry->bytes,
                                   (flags & LADE_PINNED_ADOPT_READ_ONLY) != 0 ? LADEI_HOST_READ_ONLY : 0);
   if (status == LADE_OK) return LADE_OK;
   ladei_error_save(&error);
-  if (entry->charged > 0) ladei_pinned_budget_credit(&pool->budget, entry->charged);
+  budget_credit(pool, entry);
   ladei_error_restore(&error);
   return status;
 }
@@ -92,15 +105,17 @@ static lade_status arguments_check(const void *memory, uint64_t bytes, uint32_t 
                              : ladei_error_argument(call, "flags", "bits of lade_pinned_adopt_flag", "%#x", flags);
 }
 
-static lade_status memory_adopt(lade_pinned_pool *pool, void *memory, uint64_t bytes, uint32_t flags, bool mapped,
-                                const char *call) {
+/* `shared_id`: of memory that lade has mapped, and pools share; 0: the program's own. */
+static lade_status memory_adopt(lade_pinned_pool *pool, void *memory, uint64_t bytes, uint32_t flags,
+                                uint64_t shared_id, const char *call) {
   ladei_lock_assert_none_held();
   ladei_pinned_adopted *entry = calloc(1, sizeof *entry);
   if (entry == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory", call);
   size_t before = (uintptr_t)memory % LADEI_PINNED_PAGE_BYTES;
-  *entry = (ladei_pinned_adopted){.memory = memory, .base = (char *)memory - before, .mapped = mapped};
+  *entry = (ladei_pinned_adopted){.memory = memory, .base = (char *)memory - before, .mapped = shared_id != 0};
   entry->bytes = ladei_pinned_pages(before + (size_t)bytes) << LADEI_PINNED_PAGE_SHIFT;
-  entry->charged = (flags & LADE_PINNED_ADOPT_CHARGED) != 0 ? 0 : entry->bytes;
+  entry->charged = shared_id != 0 || (flags & LADE_PINNED_ADOPT_CHARGED) != 0 ? 0 : entry->bytes;
+  entry->hold = (ladei_ledger_hold){.id = shared_id, .bytes = entry->bytes};
   lade_status status = entry_pin(pool, entry, flags);
   if (status != LADE_OK) {
     free(entry);
@@ -112,15 +127,16 @@ static lade_status memory_adopt(lade_pinned_pool *pool, void *memory, uint64_t b
   return LADE_OK;
 }
 
-lade_status ladei_pinned_adopt_mapped(lade_pinned_pool *pool, void *memory, uint64_t bytes, uint32_t flags,
+lade_status ladei_pinned_adopt_shared(lade_pinned_pool *pool, void *memory, uint64_t bytes, uint64_t id,
                                       const char *call) {
-  return memory_adopt(pool, memory, bytes, flags, true, call);
+  assert(id != 0);
+  return memory_adopt(pool, memory, bytes, 0, id, call);
 }
 
 lade_status lade_pinned_adopt(lade_pinned_pool *pool, void *memory, uint64_t bytes, uint32_t flags) {
   LADEI_TRY(ladei_pinned_enter_with(pool, memory != NULL, "memory", __func__));
   LADEI_TRY(arguments_check(memory, bytes, flags, __func__));
-  return LADEI_HELD(memory_adopt(pool, memory, bytes, flags, false, "lade_pinned_adopt"));
+  return LADEI_HELD(memory_adopt(pool, memory, bytes, flags, 0, "lade_pinned_adopt"));
 }
 
 /* Refused by the driver, it stays, and no caller knows of it if `abandons`. */
@@ -137,7 +153,7 @@ static lade_status memory_disown(lade_pinned_pool *pool, const void *memory, boo
     list_put(pool, entry);
     return ladei_error_prefix(status, "%s: ", call);
   }
-  if (entry->charged > 0) ladei_pinned_budget_credit(&pool->budget, entry->charged);
+  budget_credit(pool, entry);
   if (entry->mapped) munmap(entry->base, entry->bytes);
   ladei_log_later(LADE_LOG_INFO, "pinned pool %llu: disowned %zu bytes at %p", (unsigned long long)pool->id,
                   entry->bytes, memory);

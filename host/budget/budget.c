@@ -108,16 +108,21 @@ static lade_status refusal(const ladei_pinned_budget *budget, uint64_t bytes, co
       (unsigned long long)state->held_bytes, (unsigned long long)answer->most_bytes, reasons[answer->limit]);
 }
 
-/* Then the rules of before the ledger hold. */
-static lade_status fault_decide(ladei_pinned_budget *budget, uint64_t bytes, const ladei_ledger_state *state) {
+/* Then the rules of before the ledger hold. `hold`: of the bytes, or NULL. */
+static lade_status fault_decide(ladei_pinned_budget *budget, uint64_t bytes, ladei_ledger_hold *hold,
+                                const ladei_ledger_state *state) {
   char fault[LADEI_LEDGER_FAULT_BYTES];
+  const uint64_t held = state->held_bytes + state->shared_bytes;
   atomic_store_explicit(&budget->is_short, false, memory_order_relaxed);
   if (ladei_ledger_fault_is_new(budget->ledger, fault))
     ladei_log_later(LADE_LOG_WARN, "pinned pool %llu: goes by its own cap of %llu bytes: budget: %s",
                     (unsigned long long)budget->pool_id, (unsigned long long)budget->own_most, fault);
-  if (state->held_bytes <= budget->own_most) return LADE_OK;
-  ladei_ledger_credit(budget->ledger, bytes);
-  uint64_t before = state->held_bytes - bytes;
+  if (held <= budget->own_most) return LADE_OK;
+  if (hold != NULL)
+    ladei_ledger_hold_remove(budget->ledger, hold);
+  else
+    ladei_ledger_credit(budget->ledger, bytes);
+  uint64_t before = held - bytes;
   atomic_store_explicit(&budget->left_bytes, before < budget->own_most ? budget->own_most - before : 0,
                         memory_order_relaxed);
   atomic_store_explicit(&budget->is_short, true, memory_order_relaxed);
@@ -127,35 +132,63 @@ static lade_status fault_decide(ladei_pinned_budget *budget, uint64_t bytes, con
                      (unsigned long long)bytes, (unsigned long long)budget->own_most, state->fault);
 }
 
-lade_status ladei_pinned_budget_charge(ladei_pinned_budget *budget, uint64_t bytes, bool *out_fault) {
-  ladei_ledger_answer answer;
+/* Takes the ledger's answer to a charge. `hold` as in fault_decide. */
+static lade_status result_take(ladei_pinned_budget *budget, uint64_t bytes, ladei_ledger_hold *hold,
+                               ladei_ledger_result result, const ladei_ledger_answer *answer) {
   ladei_ledger_state state;
-  *out_fault = false;
-  if (budget->ledger == NULL) return LADE_OK;
-  ladei_lock_assert_none_held();
-  ladei_ledger_result result = ladei_ledger_charge(budget->ledger, bytes, &answer);
   if (result == LADEI_LEDGER_GRANTED) {
-    atomic_store_explicit(&budget->budget_bytes, answer.budget_bytes, memory_order_relaxed);
-    atomic_store_explicit(&budget->held_bytes, answer.held_bytes + bytes, memory_order_relaxed);
+    atomic_store_explicit(&budget->budget_bytes, answer->budget_bytes, memory_order_relaxed);
+    atomic_store_explicit(&budget->held_bytes, answer->held_bytes + bytes, memory_order_relaxed);
     if (ladei_pinned_budget_is_short(budget)) atomic_store_explicit(&budget->is_short, false, memory_order_relaxed);
     return LADE_OK;
   }
   ladei_ledger_state_get(budget->ledger, &state);
-  *out_fault = result == LADEI_LEDGER_FAULT;
-  if (*out_fault) return fault_decide(budget, bytes, &state);
-  answer_keep(budget, &answer, state.held_bytes);
+  if (result == LADEI_LEDGER_FAULT) return fault_decide(budget, bytes, hold, &state);
+  answer_keep(budget, answer, hold != NULL ? 0 : state.held_bytes); /* shared memory is in a slot of its own */
   atomic_store_explicit(&budget->is_short, true, memory_order_relaxed);
-  return refusal(budget, bytes, &answer, &state);
+  return refusal(budget, bytes, answer, &state);
 }
 
-void ladei_pinned_budget_credit(ladei_pinned_budget *budget, uint64_t bytes) {
-  char fault[LADEI_LEDGER_FAULT_BYTES];
-  if (budget->ledger == NULL) return;
+lade_status ladei_pinned_budget_charge(ladei_pinned_budget *budget, uint64_t bytes, bool *out_fault) {
+  ladei_ledger_answer answer;
+  *out_fault = false;
+  if (budget->ledger == NULL) return LADE_OK;
   ladei_lock_assert_none_held();
-  ladei_ledger_credit(budget->ledger, bytes);
+  ladei_ledger_result result = ladei_ledger_charge(budget->ledger, bytes, &answer);
+  *out_fault = result == LADEI_LEDGER_FAULT;
+  return result_take(budget, bytes, NULL, result, &answer);
+}
+
+lade_status ladei_pinned_budget_share(ladei_pinned_budget *budget, ladei_ledger_hold *hold, bool *out_fault) {
+  ladei_ledger_answer answer;
+  *out_fault = false;
+  if (budget->ledger == NULL) return LADE_OK;
+  ladei_lock_assert_none_held();
+  ladei_ledger_result result = ladei_ledger_hold_add(budget->ledger, hold, &answer);
+  *out_fault = result == LADEI_LEDGER_FAULT;
+  return result_take(budget, hold->bytes, hold, result, &answer);
+}
+
+/* After memory was unpinned. */
+static void credit_log(const ladei_pinned_budget *budget) {
+  char fault[LADEI_LEDGER_FAULT_BYTES];
   if (ladei_log_wants(LADE_LOG_WARN) && ladei_ledger_fault_is_new(budget->ledger, fault))
     ladei_log_later(LADE_LOG_WARN, "pinned pool %llu: what was given back is told to its budget later: %s",
                     (unsigned long long)budget->pool_id, fault);
+}
+
+void ladei_pinned_budget_credit(ladei_pinned_budget *budget, uint64_t bytes) {
+  if (budget->ledger == NULL) return;
+  ladei_lock_assert_none_held();
+  ladei_ledger_credit(budget->ledger, bytes);
+  credit_log(budget);
+}
+
+void ladei_pinned_budget_unshare(ladei_pinned_budget *budget, ladei_ledger_hold *hold) {
+  if (budget->ledger == NULL) return;
+  ladei_lock_assert_none_held();
+  ladei_ledger_hold_remove(budget->ledger, hold);
+  credit_log(budget);
 }
 
 bool ladei_pinned_budget_leaves(ladei_pinned_budget *budget, uint64_t bytes) {

@@ -51,6 +51,9 @@ void ladei_pinned_budget_close(ladei_pinned_budget *budget);
  */
 lade_status ladei_pinned_budget_charge(ladei_pinned_budget *budget, uint64_t bytes, bool *out_fault);
 void ladei_pinned_budget_credit(ladei_pinned_budget *budget, uint64_t bytes);
+/* The same of memory that pools hold together. */
+lade_status ladei_pinned_budget_share(ladei_pinned_budget *budget, ladei_ledger_hold *hold, bool *out_fault);
+void ladei_pinned_budget_unshare(ladei_pinned_budget *budget, ladei_ledger_hold *hold);
 
 /* The last charge was refused by the budget, and not by the pool's own cap. */
 static inline bool ladei_pinned_budget_is_short(const ladei_pinned_budget *budget) {

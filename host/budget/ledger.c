@@ -18,6 +18,8 @@
  * W3  Between enter and leave the file lock is held, and `file.data` has the file's bytes with every slot sound; slots
  *     that were found without owner are free in it.
  * W4  A failure at any step leaves the slot free, or without owner, or as it was; its new content is written later.
+ * W5  Memory that pools share has one slot in the file, found by its id, whose lock each of them holds for reading. It is made and
+ *     freed between enter and leave; a pool that enters has a lock on that of each of its holds, or is detached.
  * Locks: ledger->lock, between the threads of the process: locks of open files do not keep these apart. Held for the
  * calls of ledger_file.c, whose lock is taken under it.
  */
@@ -58,7 +60,8 @@ struct ladei_ledger {
   ladei_ledger_slot
       slot; /* as written last; before, while the file is open: the content to write, except others' terms */
   uint64_t held_bytes;
-  uint64_t requests; /* as read last */
+  ladei_ledger_hold *holds; /* W5 */
+  uint64_t requests;        /* as read last */
   uint64_t faults;
   unsigned skips, skips_left; /* looks that bring nothing, after one that could not */
   ladei_ledger_answer answer;
@@ -114,10 +117,19 @@ ladei_ledger *ladei_ledger_create(const char *path, const ladei_ledger_terms *te
   return ledger;
 }
 
+/* There is nothing to tell. */
+static bool has_nothing(const ladei_ledger *ledger) { return ledger->held_bytes == 0 && ledger->holds == NULL; }
+
+/* The open file, whose locks they were, is gone. */
+static void holds_forget(ladei_ledger *ledger) {
+  for (ladei_ledger_hold *hold = ledger->holds; hold != NULL; hold = hold->next) hold->index = SIZE_MAX;
+}
+
 /* W4: the next reader finds the slot without owner. */
 static void detach(ladei_ledger *ledger) {
   ledger->attached = false;
-  ledger->told = ledger->held_bytes == 0;
+  ledger->told = has_nothing(ledger);
+  holds_forget(ledger);
   ladei_ledger_file_close(&ledger->file);
 }
 
@@ -131,7 +143,13 @@ static void slot_free(ladei_ledger *ledger, size_t index) {
   (void)ladei_ledger_slot_write(&ledger->file, ledger->path, index, &unused, &ignored);
 }
 
-static bool is_own(const ladei_ledger *ledger, size_t index) { return ledger->attached && index == ledger->index; }
+/* Also of a slot that this pool holds with others: its own locks are not told. */
+static bool is_own(const ladei_ledger *ledger, size_t index) {
+  bool own = ledger->attached && index == ledger->index;
+  for (const ladei_ledger_hold *hold = ledger->holds; hold != NULL && !own; hold = hold->next)
+    own = hold->index == index;
+  return own;
+}
 
 /* Looks for the owners of up to `most` slots, from the one after the last that was looked for. */
 static void owners_look(ladei_ledger *ledger, size_t most) {
@@ -145,14 +163,15 @@ static void owners_look(ladei_ledger *ledger, size_t most) {
   }
 }
 
-/* Where something is short: the slots of processes that have ended, then others. */
+/* Where something is short: the slots of processes that have ended, and those of no process alone; then others. */
 static void owners_look_hard(ladei_ledger *ledger) {
   size_t count = ladei_ledger_file_count(&ledger->file);
   const ladei_ledger_slot *slots = ladei_ledger_file_slots(&ledger->file);
   uint32_t namespace_id = ledger->slot.namespace_id;
   for (size_t i = 0; i < count && namespace_id != 0; i++) {
-    bool gone = ladei_ledger_slot_is_taken(&slots[i]) && slots[i].namespace_id == namespace_id &&
-                ladei_ledger_process_is_gone(slots[i].process_id);
+    bool gone = ladei_ledger_slot_is_shared(&slots[i]) ||
+                (ladei_ledger_slot_is_taken(&slots[i]) && slots[i].namespace_id == namespace_id &&
+                 ladei_ledger_process_is_gone(slots[i].process_id));
     if (gone && !is_own(ledger, i) && !ladei_ledger_slot_has_owner(&ledger->file, i)) slot_free(ledger, i);
   }
   owners_look(ledger, PROBES_PER_REFUSAL);
@@ -250,6 +269,98 @@ static bool attach(ladei_ledger *ledger) {
   return true;
 }
 
+/* ---- Memory that pools share ------------------------------------------------------------------------------------- */
+
+static ladei_ledger_slot slot_of_hold(const ladei_ledger *ledger, const ladei_ledger_hold *hold) {
+  ladei_ledger_slot slot = ledger->slot; /* its budget and control group */
+  slot.share = LADEI_LEDGER_PART;
+  slot.bytes = slot.part_bytes = hold->bytes;
+  slot.wanted_bytes = 0;
+  slot.since_ns = ladei_clock_ns(CLOCK_REALTIME);
+  slot.process_start = hold->id;
+  slot.process_id = slot.namespace_id = slot.pool_id = slot.local_ranks = 0;
+  memset(slot.command, 0, sizeof slot.command);
+  memcpy(slot.command, "shared memory", sizeof "shared memory");
+  ladei_ledger_slot_seal(&slot);
+  return slot;
+}
+
+static bool is_slot_of(const ladei_ledger_slot *slot, const ladei_ledger_hold *hold) {
+  return ladei_ledger_slot_is_shared(slot) && slot->process_start == hold->id && slot->bytes == hold->bytes;
+}
+
+/* The slot that another pool has made. */
+static bool hold_find(ladei_ledger *ledger, const ladei_ledger_hold *hold, size_t *out) {
+  size_t count = ladei_ledger_file_count(&ledger->file);
+  const ladei_ledger_slot *slots = ladei_ledger_file_slots(&ledger->file);
+  for (*out = 0; *out < count; ++*out)
+    if (is_slot_of(&slots[*out], hold)) return true;
+  return false;
+}
+
+/* With its bytes in the slot of `index`, and the lock of that alone: what the budget says of them. */
+static bool hold_fits(ladei_ledger *ledger, const ladei_ledger_hold *hold, size_t index) {
+  for (int hard = 0; hard < 2; hard++) {
+    if (hard) owners_look_hard(ledger);
+    ladei_ledger_slot *slots = ladei_ledger_file_slots(&ledger->file);
+    slots[index].bytes = 0;
+    slots[index].wanted_bytes = hold->bytes;
+    ledger->answer = ladei_ledger_decide(slots, ladei_ledger_file_count(&ledger->file), index);
+    slots[index] = slot_of_hold(ledger, hold);
+    if (hold->bytes <= ledger->answer.most_bytes) return true;
+  }
+  return false;
+}
+
+static bool hold_lock_fault(ladei_ledger *ledger, size_t index) {
+  ladei_ledger_fault_set(&ledger->fault, ledger->path, "does not lock slot %zu for several pools", index);
+  return false;
+}
+
+/* A slot of its own; *granted is false, and there is none, where the budget refuses. With `granted` NULL it is not asked. */
+static bool hold_make(ladei_ledger *ledger, ladei_ledger_hold *hold, bool *granted) {
+  const ladei_ledger_slot slot = slot_of_hold(ledger, hold);
+  size_t index;
+  if (!slot_find(ledger, &index)) {
+    owners_look_hard(ledger);
+    if (!slot_find(ledger, &index)) return false;
+  }
+  hold->index = index; /* own, while owners of others are looked for */
+  if (!slot_place(ledger, &slot, index)) return false;
+  if (granted != NULL && !hold_fits(ledger, hold, index)) {
+    memset(&ladei_ledger_file_slots(&ledger->file)[index], 0, sizeof slot);
+    ladei_ledger_slot_unlock(&ledger->file, index);
+    hold->index = SIZE_MAX;
+    *granted = false;
+    return true;
+  }
+  return ladei_ledger_slot_write(&ledger->file, ledger->path, index, &slot, &ledger->fault) &&
+         (ladei_ledger_slot_lock_shared(&ledger->file, index) || hold_lock_fault(ledger, index));
+}
+
+/* Entered; false: `fault` says why. */
+static bool hold_place(ladei_ledger *ledger, ladei_ledger_hold *hold, bool *granted) {
+  size_t index;
+  if (!hold_find(ledger, hold, &index)) return hold_make(ledger, hold, granted);
+  if (!ladei_ledger_slot_lock_shared(&ledger->file, index)) return hold_lock_fault(ledger, index);
+  hold->index = index;
+  return true;
+}
+
+/* W5: those without a slot, which the pool holds in any case; and whether the others' are as they were. */
+static bool holds_place(ladei_ledger *ledger) {
+  for (ladei_ledger_hold *hold = ledger->holds; hold != NULL; hold = hold->next) {
+    if (hold->index == SIZE_MAX && !hold_place(ledger, hold, NULL)) return false;
+    if (hold->index < ladei_ledger_file_count(&ledger->file) &&
+        is_slot_of(&ladei_ledger_file_slots(&ledger->file)[hold->index], hold))
+      continue;
+    ladei_ledger_fault_set(&ledger->fault, ledger->path, "was cut or changed: slot %zu is not as it was written",
+                           hold->index);
+    return false;
+  }
+  return true;
+}
+
 /* ---- Entering, leaving ------------------------------------------------------------------------------------------- */
 
 /* The own slot is as it was written: otherwise the file was cut, or changed without right. */
@@ -269,6 +380,7 @@ static bool file_lock(ladei_ledger *ledger, uint64_t patience_ns, size_t *out_by
   for (int i = 0; i < TRIES; i++) {
     if (ledger->file.fd < 0) {
       ledger->attached = false;
+      holds_forget(ledger);
       if (!ladei_ledger_file_open(&ledger->file, ledger->path, true, &ledger->fault)) return false;
       ledger->slot = slot_of_terms(&ledger->terms);
       ladei_ledger_file_read_ahead(&ledger->file);
@@ -305,9 +417,10 @@ static bool enter(ladei_ledger *ledger, uint64_t patience_ns) {
     return false;
   }
   ledger->impatient = false;
-  bool good =
-      locked && ladei_ledger_file_read(&ledger->file, ledger->path, bytes, ledger->terms.most_slots, &ledger->fault) &&
-      (!ledger->attached || own_slot_check(ledger)) && slots_check(ledger) && (ledger->attached || attach(ledger));
+  bool good = locked &&
+              ladei_ledger_file_read(&ledger->file, ledger->path, bytes, ledger->terms.most_slots, &ledger->fault) &&
+              (!ledger->attached || own_slot_check(ledger)) && slots_check(ledger) &&
+              (ledger->attached || attach(ledger)) && holds_place(ledger);
   if (good)
     end_cut(ledger);
   else
@@ -343,7 +456,7 @@ static void decide(ladei_ledger *ledger) {
 
 static void fault_count(ladei_ledger *ledger) {
   ledger->faults++;
-  ledger->told = ledger->attached ? false : ledger->held_bytes == 0;
+  ledger->told = ledger->attached ? false : has_nothing(ledger);
 }
 
 /* ---- Charges and credits ----------------------------------------------------------------------------------------- */
@@ -395,9 +508,67 @@ void ladei_ledger_credit(ladei_ledger *ledger, uint64_t bytes) {
   assert(bytes <= ledger->held_bytes); /* W1 */
   ledger->held_bytes -= bytes;
   if (!ledger->attached)
-    ledger->told = ledger->held_bytes == 0;
+    ledger->told = has_nothing(ledger);
   else if (!tell(ledger, LADEI_LEDGER_PATIENCE_NS))
     fault_count(ledger);
+  ladei_lock_release(&ledger->lock);
+}
+
+static void hold_link(ladei_ledger *ledger, ladei_ledger_hold *hold) {
+  hold->next = ledger->holds;
+  ledger->holds = hold;
+}
+
+static void hold_unlink(ladei_ledger *ledger, const ladei_ledger_hold *hold) {
+  ladei_ledger_hold **link = &ledger->holds;
+  while (*link != hold) link = &(*link)->next;
+  *link = hold->next;
+}
+
+/* Entered. A pool that is refused asks the others for as much, by its own slot. False: detached. */
+static bool share_decide(ladei_ledger *ledger, ladei_ledger_hold *hold, bool *granted) {
+  *granted = true;
+  hold_link(ledger, hold); /* its slot is the pool's own from here on */
+  owners_look(ledger, PROBES_PER_CHARGE);
+  if (!hold_place(ledger, hold, granted)) {
+    detach(ledger);
+    return false;
+  }
+  if (*granted) return true;
+  hold_unlink(ledger, hold);
+  if (!own_slot_write(ledger, ledger->held_bytes, hold->bytes)) {
+    hold_link(ledger, hold); /* a fault counts it */
+    return false;
+  }
+  ladei_ledger_requests_add(&ledger->file);
+  return true;
+}
+
+ladei_ledger_result ladei_ledger_hold_add(ladei_ledger *ledger, ladei_ledger_hold *hold, ladei_ledger_answer *out) {
+  bool granted = true;
+  assert(hold->id != 0 && hold->bytes > 0);
+  ladei_lock_acquire(&ledger->lock);
+  hold->index = SIZE_MAX;
+  bool entered = enter(ledger, LADEI_LEDGER_PATIENCE_NS), asked = entered && share_decide(ledger, hold, &granted);
+  if (asked) leave(ledger);
+  if (!entered) hold_link(ledger, hold); /* W5: its slot is made later */
+  if (!asked) fault_count(ledger);
+  *out = ledger->answer;
+  ladei_lock_release(&ledger->lock);
+  return !asked ? LADEI_LEDGER_FAULT : granted ? LADEI_LEDGER_GRANTED : LADEI_LEDGER_REFUSED;
+}
+
+void ladei_ledger_hold_remove(ladei_ledger *ledger, ladei_ledger_hold *hold) {
+  ladei_lock_acquire(&ledger->lock);
+  bool entered = ledger->attached && enter(ledger, LADEI_LEDGER_PATIENCE_NS);
+  hold_unlink(ledger, hold);
+  if (hold->index != SIZE_MAX && !is_own(ledger, hold->index)) { /* as where the pool holds it twice */
+    /* If the file is locked for long, the next reader finds the slot without owner, unless others hold it. */
+    ladei_ledger_slot_unlock(&ledger->file, hold->index);
+    if (entered && !ladei_ledger_slot_has_owner(&ledger->file, hold->index)) slot_free(ledger, hold->index);
+  }
+  if (entered) leave(ledger);
+  if (!ledger->attached) ledger->told = has_nothing(ledger);
   ladei_lock_release(&ledger->lock);
 }
 
@@ -459,6 +630,7 @@ uint64_t ladei_ledger_asked(ladei_ledger *ledger) {
 void ladei_ledger_destroy(ladei_ledger *ledger) {
   if (ledger == NULL) return;
   ladei_lock_acquire(&ledger->lock);
+  assert(ledger->holds == NULL);
   if (ledger->attached && enter(ledger, IMPATIENT_NS)) slot_free(ledger, ledger->index);
   ladei_ledger_file_close(&ledger->file); /* the locks end, that of the file too */
   ladei_lock_release(&ledger->lock);
@@ -470,8 +642,11 @@ void ladei_ledger_destroy(ladei_ledger *ledger) {
 
 void ladei_ledger_state_get(ladei_ledger *ledger, ladei_ledger_state *out) {
   ladei_lock_acquire(&ledger->lock);
+  uint64_t shared_bytes = 0;
+  for (const ladei_ledger_hold *hold = ledger->holds; hold != NULL; hold = hold->next) shared_bytes += hold->bytes;
   *out = (ladei_ledger_state){.attached = ledger->attached,
                               .held_bytes = ledger->held_bytes,
+                              .shared_bytes = shared_bytes,
                               .answer = ledger->answer,
                               .faults = ledger->faults};
   memcpy(out->fault, ledger->fault.text, sizeof out->fault);

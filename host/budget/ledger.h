@@ -6,7 +6,7 @@
  *   file lock    (flock())
  *                held for each change: read all slots, decide, write the own one
  *   slot lock    (F_OFD_SETLK, byte LADEI_LEDGER_SLOT_LOCK + i)
- *                held by the pool of slot i from taking it until its end
+ *                held by the pool of slot i from taking it until its end; of memory that pools share, for reading, by each of them
  *
  * Both are locks of the open file, which the kernel releases when the process ends in any way. So a slot whose lock is
  * free has no owner: its charges count no more. Process ids would tell less: they mean nothing in other namespaces, and
@@ -46,6 +46,15 @@ typedef struct ladei_ledger_terms {
 
 typedef struct ladei_ledger ladei_ledger;
 
+/* A pool's part in memory that several pools hold together. The caller keeps it, with id and bytes set, from ladei_ledger_hold_add() to
+ * ladei_ledger_hold_remove(). */
+typedef struct ladei_ledger_hold {
+  struct ladei_ledger_hold *next;
+  uint64_t id;    /* the same in all pools, and in no other memory's; not 0 */
+  uint64_t bytes; /* the same in all pools */
+  size_t index;   /* of the slot; SIZE_MAX: none yet, or none any more */
+} ladei_ledger_hold;
+
 /* How a charge ended. FAULT: the ledger could not be asked; the caller decides by itself. */
 typedef enum ladei_ledger_result { LADEI_LEDGER_GRANTED, LADEI_LEDGER_REFUSED, LADEI_LEDGER_FAULT } ladei_ledger_result;
 
@@ -66,6 +75,12 @@ void ladei_ledger_destroy(ladei_ledger *ledger);
 ladei_ledger_result ladei_ledger_charge(ladei_ledger *ledger, uint64_t bytes, ladei_ledger_answer *out);
 /* After they were unpinned, or a charge whose memory could not be had. */
 void ladei_ledger_credit(ladei_ledger *ledger, uint64_t bytes);
+/*
+ * Charges memory that several pools hold together, once: the first of them brings it into the ledger, if that is granted, and it is there
+ * until the last one has called ladei_ledger_hold_remove() or ended in any way. A fault counts it, too, as that of a charge.
+ */
+ladei_ledger_result ladei_ledger_hold_add(ladei_ledger *ledger, ladei_ledger_hold *hold, ladei_ledger_answer *out);
+void ladei_ledger_hold_remove(ladei_ledger *ledger, ladei_ledger_hold *hold);
 /* Whether a charge of `bytes` would be granted now; false where the ledger cannot be asked. Nothing changes. */
 bool ladei_ledger_leaves(ladei_ledger *ledger, uint64_t bytes);
 /* Bytes that others were refused, and ask for, since the last call; 0 at most times, which costs a look at the file and
@@ -76,7 +91,8 @@ uint64_t ladei_ledger_asked(ladei_ledger *ledger);
 /* Facts about it. */
 typedef struct ladei_ledger_state {
   bool attached;                        /* the pool has a slot */
-  uint64_t held_bytes;                  /* of this pool */
+  uint64_t held_bytes;                  /* of this pool alone */
+  uint64_t shared_bytes;                /* of what it holds with others */
   ladei_ledger_answer answer;           /* the last one; all 0: none yet */
   uint64_t faults;                      /* charges and credits that the ledger could not be told at once */
   char fault[LADEI_LEDGER_FAULT_BYTES]; /* the last one; "": none since the ledger was asked last */

@@ -304,10 +304,14 @@ bool ladei_ledger_file_lock(ladei_ledger_file *file, const char *path, uint64_t 
 
 void ladei_ledger_file_unlock(ladei_ledger_file *file) { (void)flock_call(file, LOCK_UN); }
 
-bool ladei_ledger_slot_lock(ladei_ledger_file *file, size_t index) {
-  short type;
-  return lock_call(file, F_OFD_SETLK, F_WRLCK, LADEI_LEDGER_SLOT_LOCK + (int64_t)index, &type) == 0;
+static bool slot_lock(ladei_ledger_file *file, size_t index, short type) {
+  short ignored;
+  return lock_call(file, F_OFD_SETLK, type, LADEI_LEDGER_SLOT_LOCK + (int64_t)index, &ignored) == 0;
 }
+
+bool ladei_ledger_slot_lock(ladei_ledger_file *file, size_t index) { return slot_lock(file, index, F_WRLCK); }
+bool ladei_ledger_slot_lock_shared(ladei_ledger_file *file, size_t index) { return slot_lock(file, index, F_RDLCK); }
+void ladei_ledger_slot_unlock(ladei_ledger_file *file, size_t index) { (void)slot_lock(file, index, F_UNLCK); }
 
 bool ladei_ledger_slot_has_owner(ladei_ledger_file *file, size_t index) {
   short type = F_WRLCK;

@@ -71,7 +71,10 @@ bool ladei_ledger_file_lock(ladei_ledger_file *file, const char *path, uint64_t 
 void ladei_ledger_file_unlock(ladei_ledger_file *file);
 /* Takes a slot's lock, which ends with the file. False: another open file has it. */
 bool ladei_ledger_slot_lock(ladei_ledger_file *file, size_t index);
-/* Whether another open file has a slot's lock; where the system does not say, it has. */
+/* The same together with other open files; instead of the lock alone, if that is held. */
+bool ladei_ledger_slot_lock_shared(ladei_ledger_file *file, size_t index);
+void ladei_ledger_slot_unlock(ladei_ledger_file *file, size_t index);
+/* Whether another open file has a slot's lock, alone or with others; where the system does not say, it has. */
 bool ladei_ledger_slot_has_owner(ladei_ledger_file *file, size_t index);
 
 /* Before the lock is taken: reads the file, so that memory for it is there and touched when the lock is held. */

@@ -91,7 +91,7 @@ typedef struct sums {
 static bool is_active(const ladei_ledger_slot *slot) { return slot->bytes > 0 || slot->wanted_bytes > 0; }
 
 static void slot_add(sums *s, const ladei_ledger_slot *slot, const ladei_ledger_slot *self) {
-  s->pools++;
+  s->pools += ladei_ledger_slot_is_shared(slot) ? 0 : 1;
   s->held = sum_of(s->held, slot->bytes);
   if (slot->total_bytes != 0) s->said = s->said == 0 ? slot->total_bytes : less(s->said, slot->total_bytes);
   s->found = more(s->found, more(slot->default_bytes, slot->cap_bytes));

@@ -3,7 +3,8 @@
  * The meaning of the slots of a ledger: the format of its file (docs/formats.md, "Ledger of pinned memory"), and how
  * much each pool may charge. No calls, no clock, no locks: ledger_file.c reads the slots and acts.
  *
- *   file:   header | slot 0 | slot 1 | ...           a slot per pool; free ones at the end are cut off
+ *   file:   header | slot 0 | slot 1 | ...           a slot per pool, and one per piece of memory that pools share; free ones at the
+ *                                                    end are cut off
  *
  * R1  The parts that pools are entitled to add up to no more than the budget.
  * R2  A charge that is granted leaves the sum of all charges at most at the budget, and that of a control group at most
@@ -60,8 +61,8 @@ typedef struct ladei_ledger_slot {
   uint64_t part_bytes;    /* of share PART */
   uint64_t group_id;      /* control group whose limit is the smallest; 0: none */
   uint64_t group_bytes;   /* bytes that that group may charge */
-  uint64_t process_start; /* as /proc/PID/stat has it; for people */
-  uint32_t process_id;    /* in its own namespace; for people */
+  uint64_t process_start; /* as /proc/PID/stat has it; for people; of shared memory its id */
+  uint32_t process_id;    /* in its own namespace; for people; 0: of shared memory */
   uint32_t namespace_id;  /* inode of that namespace */
   uint32_t pool_id;
   uint32_t local_ranks; /* of share FAIR: pools that there will be at least */
@@ -80,6 +81,10 @@ void ladei_ledger_slot_seal(ladei_ledger_slot *slot);
 /* Free or sealed, with fields that can be. False: torn, or damaged. */
 bool ladei_ledger_slot_is_sound(const ladei_ledger_slot *slot);
 static inline bool ladei_ledger_slot_is_taken(const ladei_ledger_slot *slot) { return slot->mark != 0; }
+/* Of memory that several pools hold together. For a decision it is a part: nothing else counts it, and fair shares are of the rest. */
+static inline bool ladei_ledger_slot_is_shared(const ladei_ledger_slot *slot) {
+  return slot->mark != 0 && slot->process_id == 0 && slot->process_start != 0;
+}
 
 /* A file's bytes as they were read: their error, a static text; NULL: a ledger of `*out_count` slots, each of which may
  * be unsound. */

@@ -682,7 +682,8 @@ LADE_API lade_status lade_pinned_disown(lade_pinned_pool *pool, void *memory);
  *
  * All ranks call it, as lade_group_gather().
  *
- * @param pool   This rank's. Rank 0's charges the budget, once for all.
+ * @param pool   This rank's. The budget counts the memory once, while any rank has it, as a part of its own: not among what a pool
+ *               may hold. Pools that are in several budgets are told nothing of each other: each budget counts it.
  * @param bytes  The same in all ranks.
  * @param out    [out] Start of the memory, for lade_pinned_disown(). Untouched on error.
  *

@@ -19,7 +19,7 @@
 #include "tests/shim/lade_test.h"
 #include "tests/support/temp_dir.h"
 
-enum { BUDGET = 1000 };
+enum { BUDGET = 1000, SHARED = 200 };
 
 typedef enum event_kind {
   NO_EVENT,
@@ -43,6 +43,9 @@ typedef struct script {
   pid_t other;
   int to_other, from_other;
   uint64_t pool_bytes, other_bytes; /* held */
+  bool shares;                      /* the script is that of memory which both hold */
+  bool pool_shares, other_shares;   /* SHARED bytes */
+  ladei_ledger_hold hold;
 } script;
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
@@ -124,7 +127,9 @@ static void other_sleep(void *user, uint64_t ns) {
   other_ns += ns;
 }
 
-/* Charges what it reads, and answers with the result; ends with the pipe. */
+enum { ORDER_SHARE = 1 << 20 };
+
+/* Charges what it reads, or shares, and answers with the result; ends with the pipe. */
 static void other_main(const char *path, int in, int out) {
   ladei_ledger_terms terms = {.default_bytes = BUDGET};
   ladei_ledger_calls calls = ladei_ledger_system_calls; /* waits by no clock, too */
@@ -132,11 +137,17 @@ static void other_main(const char *path, int in, int out) {
   calls.sleep = other_sleep;
   ladei_ledger *pool = ladei_ledger_create(path, &terms, &calls);
   ladei_ledger_answer answer;
+  ladei_ledger_hold hold = {.id = 7, .bytes = SHARED};
+  bool shares = false;
   uint64_t bytes;
   while (read(in, &bytes, sizeof bytes) == sizeof bytes) {
-    int32_t result = (int32_t)ladei_ledger_charge(pool, bytes, &answer);
+    const bool share = bytes == ORDER_SHARE;
+    int32_t result =
+        (int32_t)(share ? ladei_ledger_hold_add(pool, &hold, &answer) : ladei_ledger_charge(pool, bytes, &answer));
+    shares = shares || (share && result != LADEI_LEDGER_REFUSED);
     if (write(out, &result, sizeof result) != sizeof result) break;
   }
+  if (shares) ladei_ledger_hold_remove(pool, &hold);
   ladei_ledger_destroy(pool);
   _exit(0);
 }
@@ -167,11 +178,16 @@ static ladei_ledger_result other_charge_bytes(script *own, uint64_t bytes) {
   int32_t result = -1;
   LADE_EXPECT_EQ_INT(write(own->to_other, &bytes, sizeof bytes), (int)sizeof bytes);
   LADE_EXPECT_EQ_INT(read(own->from_other, &result, sizeof result), (int)sizeof result);
-  if (result != LADEI_LEDGER_REFUSED) own->other_bytes += bytes;
+  if (bytes == ORDER_SHARE)
+    own->other_shares = own->other_shares || result != LADEI_LEDGER_REFUSED;
+  else if (result != LADEI_LEDGER_REFUSED)
+    own->other_bytes += bytes;
   return (ladei_ledger_result)result;
 }
 
 static void other_charge(script *own) { (void)other_charge_bytes(own, 70); }
+/* Once: the event comes once. */
+static void other_share(script *own) { (void)other_charge_bytes(own, ORDER_SHARE); }
 
 /* ---- The script -------------------------------------------------------------------------------------------------- */
 
@@ -180,7 +196,35 @@ static void pool_charge(script *own, uint64_t bytes) {
   if (ladei_ledger_charge(own->pool, bytes, &answer) != LADEI_LEDGER_REFUSED) own->pool_bytes += bytes;
 }
 
+static void pool_share(script *own, ladei_ledger_hold *hold, uint64_t bytes) {
+  ladei_ledger_answer answer;
+  *hold = (ladei_ledger_hold){.id = 7, .bytes = bytes};
+  own->pool_shares = ladei_ledger_hold_add(own->pool, hold, &answer) != LADEI_LEDGER_REFUSED;
+}
+
+static void pool_unshare(script *own, ladei_ledger_hold *hold) {
+  if (own->pool_shares) ladei_ledger_hold_remove(own->pool, hold);
+  own->pool_shares = false;
+}
+
+/* Brings shared memory, gives it back, is refused too much of it, and has it in the end. */
+static void sharing_run(script *own) {
+  ladei_ledger_hold much;
+  pool_share(own, &own->hold, SHARED);
+  pool_charge(own, 100);
+  if (own->dead) return;
+  pool_unshare(own, &own->hold);
+  pool_share(own, &much, 5000);
+  pool_unshare(own, &much); /* where a fault counted it */
+  pool_share(own, &own->hold, SHARED);
+  (void)ladei_ledger_asked(own->pool);
+}
+
 static void script_run(script *own) {
+  if (own->shares) {
+    sharing_run(own);
+    return;
+  }
   pool_charge(own, 100);
   pool_charge(own, 50);
   if (own->dead) return;
@@ -209,6 +253,11 @@ static uint64_t held_by_file(const script *own) {
   return sum;
 }
 
+/* Of shared memory, which counts once. */
+static uint64_t shared_bytes(const script *own) {
+  return (own->pool_shares && !own->dead) || own->other_shares ? SHARED : 0;
+}
+
 static size_t descriptors(void) { return support_names_count("/proc/self/fd"); }
 
 /* Each makes two good charges more: the first may tell of damage that was done before, the second brings what was not told. */
@@ -220,16 +269,17 @@ static void end_check(script *own) {
   ladei_ledger_state_get(own->pool, &state);
   if (own->dead) own->pool_bytes = 0;
   if (!own->dead) LADE_EXPECT_EQ_UINT(state.held_bytes, own->pool_bytes);
-  LADE_EXPECT_EQ_UINT(held_by_file(own), own->pool_bytes + own->other_bytes);
+  LADE_EXPECT_EQ_UINT(held_by_file(own), own->pool_bytes + own->other_bytes + shared_bytes(own));
   /* All that the dead held can be had. */
-  if (own->dead) LADE_EXPECT_EQ_INT(other_charge_bytes(own, BUDGET - own->other_bytes), LADEI_LEDGER_GRANTED);
+  const uint64_t left = BUDGET - own->other_bytes - shared_bytes(own);
+  if (own->dead) LADE_EXPECT_EQ_INT(other_charge_bytes(own, left), LADEI_LEDGER_GRANTED);
 }
 
 /* False: the script ends before the position. */
 static bool position_run(script *own, int at) {
   ladei_ledger_terms terms = {.default_bytes = BUDGET};
   ladei_ledger_calls calls = calls_of(own);
-  *own = (script){.kind = own->kind, .code = own->code, .act = own->act, .at = at, .fd = -1};
+  *own = (script){.kind = own->kind, .code = own->code, .act = own->act, .shares = own->shares, .at = at, .fd = -1};
   if (!support_temp_dir_create(&own->folder)) return false;
   size_t before = descriptors();
   snprintf(own->path, sizeof own->path, "%.200s/ledger", own->folder.path);
@@ -238,8 +288,10 @@ static bool position_run(script *own, int at) {
   script_run(own);
   bool reached = own->calls > at;
   end_check(own);
+  if (own->pool_shares) ladei_ledger_hold_remove(own->pool, &own->hold);
+  own->pool_shares = false;
   ladei_ledger_destroy(own->pool);
-  LADE_EXPECT_EQ_UINT(held_by_file(own), own->other_bytes);
+  LADE_EXPECT_EQ_UINT(held_by_file(own), own->other_bytes + shared_bytes(own));
   other_end(own);
   LADE_EXPECT_EQ_UINT(held_by_file(own), 0);
   LADE_EXPECT_EQ_SIZE(descriptors(), before);
@@ -250,10 +302,12 @@ static bool position_run(script *own, int at) {
 
 static void each_position(event_kind kind, int code, void (*act)(script *own)) {
   enum { LEAST_CALLS = 30 }; /* of a script: fewer would mean that it does not run */
-  script own = {.kind = kind, .code = code, .act = act};
-  int at = 0;
-  while (position_run(&own, at)) at++;
-  LADE_EXPECT_GT_INT(at, LEAST_CALLS);
+  for (int shares = 0; shares < 2; shares++) {
+    script own = {.kind = kind, .code = code, .act = act, .shares = shares != 0};
+    int at = 0;
+    while (position_run(&own, at)) at++;
+    LADE_EXPECT_GT_INT(at, LEAST_CALLS);
+  }
 }
 
 LADE_TEST(LedgerFaults, AnyCallMayFail) {
@@ -271,6 +325,7 @@ LADE_TEST(LedgerFaults, ProcessMayDieAtAnyCall) { each_position(PROCESS_DIES, 0,
 
 /* Every way in which a second pool's charge falls between the calls of the first. */
 LADE_TEST(LedgerFaults, AnotherPoolMayChargeAtAnyCall) { each_position(OTHER_ACTS, 0, other_charge); }
+LADE_TEST(LedgerFaults, AnotherPoolMayHoldTheSameMemoryFromAnyCallOn) { each_position(OTHER_ACTS, 0, other_share); }
 
 static void file_remove(script *own) { unlink(own->path); }
 static void file_empty(script *own) { (void)!truncate(own->path, 0); }

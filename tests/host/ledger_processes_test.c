@@ -28,7 +28,7 @@
 
 enum { BUDGET = 1000 };
 
-typedef enum order_kind { CHARGE, CREDIT, FORK, RAW_FORK, STOP_IN_NEXT_WRITE } order_kind;
+typedef enum order_kind { CHARGE, CREDIT, SHARE, UNSHARE, FORK, RAW_FORK, STOP_IN_NEXT_WRITE } order_kind;
 typedef struct order {
   order_kind kind;
   uint64_t bytes;
@@ -68,11 +68,16 @@ static int32_t child_stay(bool raw) {
   for (;;) pause();
 }
 
+/* Memory with the id 7. */
+static ladei_ledger_hold hold = {.id = 7};
+
 static int32_t order_obey(ladei_ledger *pool, const order *what) {
   ladei_ledger_answer answer;
   switch (what->kind) {
   case CHARGE: return (int32_t)ladei_ledger_charge(pool, what->bytes, &answer);
   case CREDIT: ladei_ledger_credit(pool, what->bytes); return 0;
+  case SHARE: hold.bytes = what->bytes; return (int32_t)ladei_ledger_hold_add(pool, &hold, &answer);
+  case UNSHARE: ladei_ledger_hold_remove(pool, &hold); return 0;
   case FORK: return child_stay(false);
   case RAW_FORK: return child_stay(true);
   default: stop_in_write = true; return 0;
@@ -177,6 +182,99 @@ LADE_TEST(LedgerProcesses, ReleaseFreesSlotsOfTheDeadAlone) {
   LADE_EXPECT_EQ_UINT(survey.released_bytes, 300);
   ladei_ledger_survey_release(&survey);
   LADE_EXPECT_EQ_INT(member_do(&b, CHARGE, 600), LADEI_LEDGER_GRANTED);
+  member_end(&b);
+  support_temp_dir_remove(&folder);
+}
+
+/* ---- Memory that several hold together --------------------------------------------------------------------------- */
+
+enum { MEMBERS = 4, SHARED = 600, OWN = 10 };
+
+static void held_expect(uint64_t bytes, uint32_t pools) {
+  ladei_ledger_survey survey = survey_of(false);
+  LADE_EXPECT_EQ_UINT(survey.answer.held_bytes, bytes);
+  LADE_EXPECT_EQ_UINT(survey.answer.pools, pools);
+  ladei_ledger_survey_release(&survey);
+}
+
+/* Each holds something of its own, too. */
+static void members_share(member members[MEMBERS]) {
+  for (int i = 0; i < MEMBERS; i++) members[i] = member_start();
+  for (int i = 0; i < MEMBERS; i++) {
+    LADE_EXPECT_EQ_INT(member_do(&members[i], SHARE, SHARED), LADEI_LEDGER_GRANTED);
+    LADE_EXPECT_EQ_INT(member_do(&members[i], CHARGE, OWN), LADEI_LEDGER_GRANTED);
+  }
+  held_expect(SHARED + MEMBERS * OWN, MEMBERS);
+}
+
+/* Bug: what rank 0 had charged for all was forgotten when it died, and others pinned as much again. */
+LADE_TEST(LedgerProcesses, SharedMemoryCountsOnceWhileAnyOfItsPoolsLives) {
+  for (int first = 0; first < MEMBERS; first++) { /* that is killed: the one that brought it in, or another */
+    member members[MEMBERS];
+    LADE_ASSERT(folder_open());
+    members_share(members);
+    for (int i = 0; i < MEMBERS - 1; i++) {
+      const int last = (first + MEMBERS - 1) % MEMBERS;
+      member_kill(&members[(first + i) % MEMBERS]);
+      const uint64_t own = (uint64_t)(MEMBERS - 1 - i) * OWN;
+      held_expect(SHARED + own, (uint32_t)(MEMBERS - 1 - i));
+      LADE_EXPECT_EQ_INT(member_do(&members[last], CHARGE, BUDGET - SHARED - own + 1), LADEI_LEDGER_REFUSED);
+      LADE_EXPECT_EQ_INT(member_do(&members[last], CHARGE, BUDGET - SHARED - own), LADEI_LEDGER_GRANTED);
+      LADE_EXPECT_EQ_INT(member_do(&members[last], CREDIT, BUDGET - SHARED - own), 0);
+    }
+    /* Of --release-dead, too: no process of a living one is gone. */
+    ladei_ledger_survey survey = survey_of(true);
+    LADE_EXPECT_EQ_SIZE(survey.count, 2);
+    LADE_EXPECT_EQ_UINT(survey.answer.held_bytes, SHARED + OWN);
+    ladei_ledger_survey_release(&survey);
+    member_kill(&members[(first + MEMBERS - 1) % MEMBERS]);
+    member next = member_start();
+    LADE_EXPECT_EQ_INT(member_do(&next, CHARGE, BUDGET), LADEI_LEDGER_GRANTED);
+    held_expect(BUDGET, 1);
+    member_end(&next);
+    support_temp_dir_remove(&folder);
+  }
+}
+
+LADE_TEST(LedgerProcesses, SharedMemoryIsFreeWhenTheLastOneGivesItBack) {
+  member members[MEMBERS];
+  LADE_ASSERT(folder_open());
+  members_share(members);
+  for (int i = 0; i < MEMBERS; i++) {
+    LADE_EXPECT_EQ_INT(member_do(&members[i], UNSHARE, 0), 0);
+    held_expect((i + 1 < MEMBERS ? SHARED : 0) + MEMBERS * OWN, MEMBERS);
+  }
+  LADE_EXPECT_EQ_INT(member_do(&members[3], CHARGE, BUDGET - MEMBERS * OWN), LADEI_LEDGER_GRANTED);
+  for (int i = 0; i < MEMBERS; i++) member_end(&members[i]);
+  support_temp_dir_remove(&folder);
+}
+
+/* A child of a pool that ends does not keep it. */
+LADE_TEST(LedgerProcesses, ForkedChildDoesNotKeepSharedMemory) {
+  LADE_ASSERT(folder_open());
+  member a = member_start(), b = member_start();
+  LADE_EXPECT_EQ_INT(member_do(&a, SHARE, SHARED), LADEI_LEDGER_GRANTED);
+  pid_t child = (pid_t)member_do(&a, FORK, 0);
+  LADE_EXPECT_EQ_INT(member_do(&b, CHARGE, SHARED), LADEI_LEDGER_REFUSED);
+  member_kill(&a);
+  while (member_do(&b, CHARGE, SHARED) == LADEI_LEDGER_REFUSED) (void)usleep(1000);
+  LADE_EXPECT_EQ_INT(kill(child, SIGKILL), 0);
+  member_end(&b);
+  support_temp_dir_remove(&folder);
+}
+
+/* Killed in the midst of bringing it in: before its slot is written, all is as it was. */
+LADE_TEST(LedgerProcesses, ProcessThatIsKilledWhileItBringsSharedMemoryLeavesALedger) {
+  int status;
+  LADE_ASSERT(folder_open());
+  member a = member_start(), b = member_start();
+  LADE_EXPECT_EQ_INT(member_do(&a, CHARGE, OWN), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT(member_do(&a, STOP_IN_NEXT_WRITE, 0), 0);
+  member_tell(&a, SHARE, SHARED);
+  LADE_EXPECT_EQ_INT(waitpid(a.process, &status, WUNTRACED), a.process);
+  member_kill(&a);
+  LADE_EXPECT_EQ_INT(member_do(&b, SHARE, SHARED), LADEI_LEDGER_GRANTED);
+  held_expect(SHARED, 1);
   member_end(&b);
   support_temp_dir_remove(&folder);
 }

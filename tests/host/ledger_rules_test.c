@@ -52,6 +52,20 @@ LADE_TEST(LedgerRules, FixedPartIsLeftToItsPoolAndIsAllItGets) {
   LADE_EXPECT_EQ_UINT(ladei_ledger_decide(slots, 2, 1).most_bytes, 600);
 }
 
+/* Nothing of it is any pool's own: fair shares are of the rest. */
+LADE_TEST(LedgerRules, SharedMemoryIsNoPoolsAndLeavesFairSharesOfTheRest) {
+  ladei_ledger_slot slots[] = {slot_of(LADEI_LEDGER_FAIR, 100), slot_of(LADEI_LEDGER_PART, 400),
+                               slot_of(LADEI_LEDGER_FAIR, 0)};
+  slots[1].part_bytes = 400;
+  slots[1].process_start = 7; /* its id; no process */
+  slots[2].wanted_bytes = 1;
+  LADE_EXPECT(ladei_ledger_slot_is_shared(&slots[1]) && !ladei_ledger_slot_is_shared(&slots[0]));
+  LADE_EXPECT_EQ_UINT(ladei_ledger_decide(slots, 3, 0).most_bytes, 300);
+  LADE_EXPECT_EQ_UINT(ladei_ledger_decide(slots, 3, 2).most_bytes, 300);
+  LADE_EXPECT_EQ_UINT(ladei_ledger_decide(slots, 3, 2).held_bytes, 500);
+  LADE_EXPECT_EQ_UINT(ladei_ledger_decide(slots, 3, 2).pools, 2);
+}
+
 /* Parts of the whole budget each would leave nothing to anyone. */
 LADE_TEST(LedgerRules, PartsBeyondTheBudgetGoToTheFirstSlots) {
   ladei_ledger_slot slots[] = {slot_of(LADEI_LEDGER_PART, 0), slot_of(LADEI_LEDGER_PART, 0)};

@@ -126,6 +126,94 @@ LADE_TEST(Ledger, FileIsTheUsersAlone) {
   support_temp_dir_remove(&own.folder);
 }
 
+/* ---- Memory that pools hold together ----------------------------------------------------------------------------- */
+
+static ladei_ledger_result share(ladei_ledger *ledger, ladei_ledger_hold *hold, uint64_t id, uint64_t bytes) {
+  ladei_ledger_answer answer;
+  *hold = (ladei_ledger_hold){.id = id, .bytes = bytes};
+  return ladei_ledger_hold_add(ledger, hold, &answer);
+}
+
+LADE_TEST(Ledger, SharedMemoryIsRefusedToTheFirstPoolAndFreeToTheNextOnes) {
+  fixture own;
+  ladei_ledger_hold of_a, of_b, others;
+  size_t rows;
+  LADE_ASSERT(fixture_open(&own));
+  ladei_ledger *a = pool_of(&own, 1000), *b = pool_of(&own, 1000);
+  LADE_EXPECT_EQ_INT(charge(a, 500), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT(share(b, &of_b, 1, 501), LADEI_LEDGER_REFUSED);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, &rows), 500);
+  LADE_EXPECT_EQ_SIZE(rows, 2);                    /* a refusal leaves no slot, ... */
+  LADE_EXPECT_EQ_UINT(ladei_ledger_asked(a), 501); /* ... and asks the others to give back */
+  LADE_EXPECT_EQ_INT(share(b, &of_b, 1, 500), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT(share(a, &of_a, 1, 500), LADEI_LEDGER_GRANTED); /* nothing is left, and nothing is asked for */
+  LADE_EXPECT_EQ_UINT(state_of(a).held_bytes, 500);
+  LADE_EXPECT_EQ_UINT(state_of(a).shared_bytes, 500);
+  LADE_EXPECT_EQ_INT(share(a, &others, 2, 1), LADEI_LEDGER_REFUSED); /* other memory */
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, &rows), 1000);
+  LADE_EXPECT_EQ_SIZE(rows, 3);
+  ladei_ledger_hold_remove(b, &of_b);
+  ladei_ledger_destroy(b);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), 1000);
+  LADE_EXPECT_EQ_INT(charge(a, 1), LADEI_LEDGER_REFUSED);
+  ladei_ledger_hold_remove(a, &of_a);
+  LADE_EXPECT_EQ_INT(charge(a, 500), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), 1000);
+  ladei_ledger_destroy(a);
+  support_temp_dir_remove(&own.folder);
+}
+
+/* Each pool that was in the file before tells it again, and the second one finds what the first has told. */
+LADE_TEST(Ledger, SharedMemoryIsToldOnceToANewFile) {
+  fixture own;
+  ladei_ledger_hold of[3], more[3];
+  ladei_ledger *pools[3];
+  size_t rows;
+  LADE_ASSERT(fixture_open(&own));
+  for (int i = 0; i < 3; i++) pools[i] = pool_of(&own, 1000);
+  for (int i = 0; i < 3; i++) LADE_EXPECT_EQ_INT(share(pools[i], &of[i], 1, 300), LADEI_LEDGER_GRANTED);
+  for (int i = 0; i < 3; i++) LADE_EXPECT_EQ_INT(share(pools[i], &more[i], 2, 200), LADEI_LEDGER_GRANTED);
+  for (int cut = 0; cut < 2; cut++) {
+    if (cut)
+      LADE_EXPECT_EQ_INT(truncate(own.path, 0), 0);
+    else
+      LADE_EXPECT_EQ_INT(unlink(own.path), 0);
+    for (int i = 0; i < 3; i++) (void)charge(pools[i], 10); /* one that finds damage is a fault */
+    for (int i = 0; i < 3; i++) LADE_EXPECT_EQ_INT(charge(pools[i], 10), LADEI_LEDGER_GRANTED);
+    LADE_EXPECT_EQ_INT((int)held_by_file(&own, &rows), 500 + 60 * (cut + 1));
+    LADE_EXPECT_EQ_SIZE(rows, 5);
+  }
+  for (int i = 0; i < 3; i++) {
+    ladei_ledger_hold_remove(pools[i], &of[i]);
+    LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), 120 + 200 + (i < 2 ? 300 : 0));
+  }
+  for (int i = 0; i < 3; i++) ladei_ledger_hold_remove(pools[i], &more[i]);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, &rows), 120);
+  LADE_EXPECT_EQ_SIZE(rows, 3);
+  for (int i = 0; i < 3; i++) ladei_ledger_destroy(pools[i]);
+  support_temp_dir_remove(&own.folder);
+}
+
+/* It is counted without the ledger, and told as soon as that can be had; what is given back before is told no more. */
+LADE_TEST(Ledger, SharedMemoryIsToldLaterWhereTheFileIsBad) {
+  fixture own;
+  ladei_ledger_hold kept, given_back;
+  LADE_ASSERT(fixture_open(&own));
+  ladei_ledger *a = pool_of(&own, 1000);
+  LADE_EXPECT_EQ_INT(mkdir(own.path, 0700), 0);
+  LADE_EXPECT_EQ_INT(share(a, &kept, 1, 300), LADEI_LEDGER_FAULT);
+  LADE_EXPECT_EQ_INT(share(a, &given_back, 2, 200), LADEI_LEDGER_FAULT);
+  LADE_EXPECT_EQ_UINT(state_of(a).shared_bytes, 500);
+  ladei_ledger_hold_remove(a, &given_back);
+  rmdir(own.path);
+  (void)ladei_ledger_asked(a);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), 300);
+  ladei_ledger_hold_remove(a, &kept);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), 0);
+  ladei_ledger_destroy(a);
+  support_temp_dir_remove(&own.folder);
+}
+
 /* ---- Files that are refused -------------------------------------------------------------------------------------- */
 
 LADE_TEST(Ledger, FilesThatAreNotOursAreRefusedByName) {

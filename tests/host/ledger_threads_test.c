@@ -12,13 +12,24 @@
 #include "tests/support/random.h"
 #include "tests/support/temp_dir.h"
 
-enum { POOLS = 2, THREADS = 4, STEPS = 400, BUDGET = 1000 };
+enum { POOLS = 2, THREADS = 4, STEPS = 400, BUDGET = 1000, SHARED = 100 };
 
 typedef struct fixture {
   ladei_ledger *pools[POOLS];
   _Atomic(uint64_t) held[POOLS];
   _Atomic(uint32_t) next;
 } fixture;
+
+/* Memory of all threads; each holds it again and again, so that a pool has it twice at times. */
+static void shared_step(ladei_ledger *pool, ladei_ledger_hold *hold) {
+  ladei_ledger_answer answer;
+  if (hold->id != 0)
+    ladei_ledger_hold_remove(pool, hold);
+  else if (*hold = (ladei_ledger_hold){.id = 7, .bytes = SHARED},
+           ladei_ledger_hold_add(pool, hold, &answer) == LADEI_LEDGER_GRANTED)
+    return;
+  *hold = (ladei_ledger_hold){.id = 0};
+}
 
 static void step(fixture *own, support_random *random, uint64_t *mine, int pool) {
   ladei_ledger_answer answer;
@@ -45,7 +56,12 @@ static void *thread_run(void *user) {
   uint64_t mine = 0;
   uint32_t number = atomic_fetch_add(&own->next, 1);
   support_random_start_quietly(&random, number + 1);
-  for (int i = 0; i < STEPS; i++) step(own, &random, &mine, (int)(number % POOLS));
+  ladei_ledger_hold hold = {.id = 0};
+  for (int i = 0; i < STEPS; i++) {
+    step(own, &random, &mine, (int)(number % POOLS));
+    shared_step(own->pools[number % POOLS], &hold);
+  }
+  if (hold.id != 0) ladei_ledger_hold_remove(own->pools[number % POOLS], &hold);
   return NULL;
 }
 

@@ -70,9 +70,14 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
 
 /* ---- Words ------------------------------------------------------------------------------------------------------- */
 
-static const char *share_name(uint32_t share) {
+static const char *share_name(const ladei_ledger_slot *slot) {
   static const char *const names[] = {"first_come", "fair", "part"};
-  return share < LADEI_LEDGER_SHARES ? names[share] : "?";
+  return ladei_ledger_slot_is_shared(slot) ? "shared" : slot->share < LADEI_LEDGER_SHARES ? names[slot->share] : "?";
+}
+
+/* Of shared memory no process alone is the owner. */
+static bool is_foreign(const ladei_ledger_slot *slot, uint32_t namespace_id) {
+  return slot->namespace_id != namespace_id && !ladei_ledger_slot_is_shared(slot);
 }
 
 static const char *row_state(const ladei_ledger_row *row) {
@@ -142,10 +147,13 @@ static void row_print(const ladei_ledger_row *row, uint32_t namespace_id, uint64
   char bytes[SIZE_TEXT_BYTES], wanted[SIZE_TEXT_BYTES], age[32], command[17];
   const ladei_ledger_slot *slot = &row->slot;
   row_command(row, command);
-  printf("%8u%c %4u ", slot->process_id, slot->namespace_id == namespace_id ? ' ' : '+', slot->pool_id);
+  if (ladei_ledger_slot_is_shared(slot))
+    printf("%8s  %4s ", "-", "-");
+  else
+    printf("%8u%c %4u ", slot->process_id, is_foreign(slot, namespace_id) ? '+' : ' ', slot->pool_id);
   name_print(stdout, command);
   printf("%*s %12s %12s %-10s %12s %-8s\n", (int)(16 - strlen(command)), "", size_text(slot->bytes, bytes),
-         slot->wanted_bytes == 0 ? "-" : size_text(slot->wanted_bytes, wanted), share_name(slot->share),
+         slot->wanted_bytes == 0 ? "-" : size_text(slot->wanted_bytes, wanted), share_name(slot),
          age_text(slot->since_ns, now_ns, age), row_state(row));
 }
 
@@ -165,7 +173,7 @@ static void text_print(const char *path, const ladei_ledger_survey *survey, bool
          "STATE");
   for (size_t i = 0; i < survey->count; i++) {
     row_print(&survey->rows[i], namespace_id, now_ns);
-    foreign = foreign || survey->rows[i].slot.namespace_id != namespace_id;
+    foreign = foreign || is_foreign(&survey->rows[i].slot, namespace_id);
   }
   if (foreign) printf("+ a process id of another namespace\n");
 }
@@ -176,10 +184,9 @@ static json_t *row_json(const ladei_ledger_row *row) {
   row_command(row, command);
   return json_pack("{sI si si so? sI sI ss sI sI ss sb}", "pid", (json_int_t)slot->process_id, "pool",
                    (int)slot->pool_id, "slot", (int)row->index, "command", json_string(command), "bytes",
-                   (json_int_t)slot->bytes, "wanted_bytes", (json_int_t)slot->wanted_bytes, "share",
-                   share_name(slot->share), "part_bytes", (json_int_t)slot->part_bytes, "since_ns",
-                   (json_int_t)slot->since_ns, "state", row_state(row), "same_namespace",
-                   (int)(slot->namespace_id == ladei_ledger_namespace()));
+                   (json_int_t)slot->bytes, "wanted_bytes", (json_int_t)slot->wanted_bytes, "share", share_name(slot),
+                   "part_bytes", (json_int_t)slot->part_bytes, "since_ns", (json_int_t)slot->since_ns, "state",
+                   row_state(row), "same_namespace", (int)!is_foreign(slot, ladei_ledger_namespace()));
 }
 
 /* NULL: no memory. */

@@ -78,6 +78,28 @@ grep -q dead "$dir/out" && fail "a dead pool is left: $(cat "$dir/out")"
 timeout 1 "$lade" budget --watch=0.1 --json $name >"$dir/rounds"
 [ "$(wc -l <"$dir/rounds")" -ge 2 ] || fail "no rounds: $(cat "$dir/rounds")"
 
+# Memory that processes share is in a row of its own, and no pool.
+"$holder" $name 1000 100 50 <"$dir/a" 5>&- 6>&- >"$dir/c.out" &
+c=$!
+exec 5>"$dir/a"
+until [ -s "$dir/c.out" ]; do sleep 0.01; done
+run 0 budget $name
+says "350.0 MiB of 1.0 GiB held by 2 pools" out
+grep -qE '^ +- +- shared memory +50.0 MiB +- +shared .* alive' "$dir/out" || fail "no row of shared memory: $(cat "$dir/out")"
+run 0 budget --release-dead $name
+says "350.0 MiB of 1.0 GiB held by 2 pools" out
+run 0 budget --json $name
+python3 - "$dir/out" <<'END' || fail "JSON: $(cat "$dir/out")"
+import json, sys
+report = json.load(open(sys.argv[1]))
+row, = [row for row in report["rows"] if row["share"] == "shared"]
+assert row["pid"] == 0 and row["bytes"] == 50 << 20 and row["state"] == "alive" and row["same_namespace"] and report["pools"] == 2
+END
+exec 5>&-
+wait $c || fail "the third holder failed"
+run 0 budget $name
+says "200.0 MiB of 1.0 GiB held by 1 pools" out
+
 exec 6>&-
 wait $b || fail "the second holder failed"
 run 0 budget $name
