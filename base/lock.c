@@ -19,7 +19,7 @@
  *   held stack of a thread (builds without NDEBUG):   [ rank 40 | rank 70 | rank 100 ]   ascending, newest last
  *
  * I1  The held stack lists exactly the locks that this thread holds, in the order of taking them.
- * I2  Ranks on it ascend strictly; a violation stops the program before it can deadlock.
+ * I2  Ranks on it ascend strictly, of arenas the addresses; a violation stops the program before it can deadlock.
  * I3  While a thread waits on a condition, the lock of the wait is not on its stack.
  * I4  Threads that went to sleep for a permit and have not got up: as many as SLEEPERS counts, and one more if PERMIT
  *     is set. So a sleeper that finds no PERMIT may get up by itself: it is one of those counted.
@@ -64,9 +64,9 @@
 
 #ifndef NDEBUG
 
-/* One per rank at most (I2). */
+/* One of each rank, and several arenas (I2). */
 #define RANK_COUNT(name, rank) +1
-enum { HELD_MAX = 0 LADEI_LOCK_RANKS(RANK_COUNT) };
+enum { ARENAS_MOST = 16, HELD_MAX = ARENAS_MOST LADEI_LOCK_RANKS(RANK_COUNT) };
 #undef RANK_COUNT
 
 /* Strictly ascending; otherwise the stack might need more. */
@@ -95,7 +95,9 @@ static int held_find(const ladei_lock *lock) {
 /* Before the mutex is taken: a violation must not end in the deadlock that it warns of. */
 static void held_check(const ladei_lock *lock) {
   for (int i = 0; i < held.count; i++)
-    if (held.locks[i]->rank >= lock->rank) violation("taking a lock of no higher rank", (int)lock->rank);
+    if (held.locks[i]->rank > lock->rank ||
+        (held.locks[i]->rank == lock->rank && (lock->rank != LADEI_RANK_ARENA || held.locks[i] >= lock)))
+      violation("taking a lock of no higher rank", (int)lock->rank);
   if (held.count == HELD_MAX) violation("more locks held than there are ranks", (int)lock->rank);
 }
 
@@ -170,13 +172,13 @@ static void word_wake(_Atomic(uint32_t) *word, int count, uint32_t who) {
  * virtual machine hundreds: a thousand times what the holder needs, unless the holder was preempted. The pause between
  * two looks at the word doubles, as each look takes the word's cache line from the threads that use it. While another
  * waiter is awake a newcomer spins for a fourth: threads that make driver calls between two holds are back within that.
- * A NUMA node's lock is held for longer, one or two microseconds if its free memory is in other processors' caches, and
+ * An arena's lock is held for longer, one or two microseconds if its free memory is in other processors' caches, and
  * its holders are soon back, so all waiters there spin four times as long. 16 threads with random sizes paid 13 to 15
  * us for a replaced block before, and 7 to 8.5 now; on four processors 14, and 2.5 to 5.4 (H100 machine). */
 #ifdef LADEI_SCHEDULED
-enum { SPINS_MOST = 1, SPINS_BESIDE_MOST = 1, SPINS_NODE_MOST = 1, SPINS_BETWEEN_MOST = 1 };
+enum { SPINS_MOST = 1, SPINS_BESIDE_MOST = 1, SPINS_ARENA_MOST = 1, SPINS_BETWEEN_MOST = 1 };
 #else
-enum { SPINS_MOST = 400, SPINS_BESIDE_MOST = 100, SPINS_NODE_MOST = 1600, SPINS_BETWEEN_MOST = 16 };
+enum { SPINS_MOST = 400, SPINS_BESIDE_MOST = 100, SPINS_ARENA_MOST = 1600, SPINS_BETWEEN_MOST = 16 };
 #endif
 
 /* A turn costs waking one thread, some ten microseconds, each TURN_NS. The other two are for what goes wrong, and well
@@ -292,10 +294,10 @@ static void waiter_spin(waiter *self) {
 
 /* Whether it may spin on; takes AWAKE first if others sleep. */
 static bool waiter_spins(waiter *self, ladei_lock *lock, uint64_t word) {
-  bool node = lock->rank == LADEI_RANK_NODE;
-  if (self->spins >= (node ? SPINS_NODE_MOST : SPINS_MOST)) return false;
+  bool arena = lock->rank == LADEI_RANK_ARENA;
+  if (self->spins >= (arena ? SPINS_ARENA_MOST : SPINS_MOST)) return false;
   if (self->awake || self->starves || (word & (SLEEPERS | AWAKE)) == 0) return true;
-  if ((word & AWAKE) != 0) return node || self->spins < SPINS_BESIDE_MOST;
+  if ((word & AWAKE) != 0) return arena || self->spins < SPINS_BESIDE_MOST;
   self->awake = word_change(lock, word, word | AWAKE);
   return true;
 }

@@ -25,7 +25,8 @@
 #include "base/switch.h"
 
 /*
- * All ranks of the library, outermost first. Two locks of one rank are never held together by a thread. The locks of
+ * All ranks of the library, outermost first. Two locks of one rank are never held together by a thread, but those
+ * of a NUMA node's arenas are, in the order of their addresses. The locks of
  * runtime/soft and runtime/cuda are the runtime's own: below runtime/ops.h no lock of this list is held.
  */
 #define LADEI_LOCK_RANKS(RANK)                                                                                         \
@@ -35,7 +36,7 @@
   RANK(LADEI_RANK_TREE, 22)     /* graph/: one tree */                                                                 \
   RANK(LADEI_RANK_THREADS, 25)  /* host/: list of the threads of one pinned pool, while it is read or changed */       \
   RANK(LADEI_RANK_POOL, 30)     /* host/: settings, list of nodes, growth of one pinned pool */                        \
-  RANK(LADEI_RANK_NODE, 40)     /* host/: segments and free blocks of one NUMA node */                                 \
+  RANK(LADEI_RANK_ARENA, 40)    /* host/: segments and free blocks of one arena of a NUMA node */                      \
   RANK(LADEI_RANK_MAGAZINE, 50) /* host/: the magazines of one thread */                                               \
   RANK(LADEI_RANK_DEVICE, 60)   /* device/: blocks and segments of one allocator */                                    \
   RANK(LADEI_RANK_RETIRE, 70)   /* runtime/retire: queues of one retire object */                                      \

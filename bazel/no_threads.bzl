@@ -74,7 +74,6 @@ NO_THREADS = {
         "ledger_rules_test",
         "ledger_test",
         "limits_test",
-        "node_test",
         "pinned_failures_test",
         "pinned_model_test",
         "pointer_lookup_test",

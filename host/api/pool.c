@@ -480,7 +480,7 @@ lade_status ladei_pinned_pool_check(lade_pinned_pool *pool) {
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool) && status == LADE_OK; i++) {
     ladei_pinned_node *node = ladei_pinned_pool_node(pool, i);
     status = node->index == i ? ladei_pinned_node_check(node) : broken("N1 (index of a node)", node->index, i);
-    reserved += node->reserved_bytes;
+    reserved += ladei_pinned_gauge_current(&node->reserved);
     available += ladei_pinned_node_free_bytes(node) + ladei_pinned_bins_bytes(&node->bins) +
                  ladei_pinned_depot_bytes(node->depot);
   }

@@ -5,7 +5,7 @@
  * I1  The shown data is first written down, under the lock that keeps it still, and then given to the caller's callback
  *     with no lock held.
  * I2  A thread that is cancelled in the callback ends after the call: the written data is freed first.
- * Locks: node->lock for blocks (in node.c), pool->threads.lock for the list of threads.
+ * Locks: those of arenas for blocks (in node.c), pool->threads.lock for the list of threads.
  */
 #include <stdlib.h>
 

@@ -19,7 +19,7 @@
  *     without NDEBUG check each change.
  *
  * The right to change a record, by state
- *   NONE, FREE, RUN   the holder of the node's lock: these records are parts of the node's free memory
+ *   NONE, FREE, RUN   the holder of the arena's lock: these records are parts of the node's free memory
  *   CACHED            the thread that took the block out of its list; if IN_SLOT, the thread that takes it by
  *                     compare-and-swap of the word (bins.h)
  *   PENDING           the thread to which runtime/retire gives the ticket
@@ -58,7 +58,7 @@ typedef struct ladei_pinned_block {
   _Atomic(uint64_t) requested_or_next;
   _Atomic(void *) prev_or_run; /* FREE: before it in the same list. RUN: the run, marked as such; read by anyone */
   _Atomic(uint32_t) pages;     /* size; 0 for small blocks, whose class tells it */
-  uint32_t prev_pages;         /* pages of the block before it in the segment; 0: the first. Guard: node's lock */
+  uint32_t prev_pages;         /* pages of the block before it in the segment; 0: the first. Guard: arena's lock */
   ladei_retire_ticket ticket;  /* idle unless IN_USE or PENDING */
 } ladei_pinned_block;
 

@@ -21,7 +21,7 @@ typedef struct ladei_pinned_run {
   ladei_slab_head head;
   _Atomic(uintptr_t) base; /* 0: no memory. Read by anyone through a stale pointer */
   _Atomic(uint32_t) class_index;
-  uint32_t free_mask;                   /* bit i: small block i is FREE. Guard: the node's lock, as for the rest */
+  uint32_t free_mask;                   /* bit i: small block i is FREE. Guard: the arena's lock, as for the rest */
   ladei_pinned_block *pages;            /* the block that the run is made of */
   struct ladei_pinned_run *next, *prev; /* runs of the class with a free block */
   ladei_pinned_block blocks[LADEI_PINNED_RUN_MAX_BLOCKS];
@@ -33,7 +33,7 @@ _Static_assert(sizeof(ladei_pinned_run) % 64 == 0, "the slab lays each record at
 size_t ladei_pinned_run_pages(unsigned class_index);
 unsigned ladei_pinned_run_blocks(unsigned class_index);
 
-/* Splits a FREE block of ladei_pinned_run_pages(class) that is in no list. Caller holds the node's lock, here and
+/* Splits a FREE block of ladei_pinned_run_pages(class) that is in no list. Caller holds the arena's lock, here and
  * below. */
 void ladei_pinned_run_open(ladei_pinned_run *run, ladei_pinned_segment *segment, ladei_pinned_block *pages,
                            unsigned class_index);
@@ -62,7 +62,7 @@ static inline ladei_pinned_block *ladei_pinned_run_find(ladei_pinned_run *run, u
   return i < LADEI_PINNED_RUN_MAX_BLOCKS ? &run->blocks[i] : NULL;
 }
 
-/* Recounts: mask and states agree. Caller holds the node's lock. */
+/* Recounts: mask and states agree. Caller holds the arena's lock. */
 lade_status ladei_pinned_run_check(const ladei_pinned_run *run);
 
 #endif /* LADE_HOST_BLOCKS_RUN_H */

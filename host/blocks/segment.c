@@ -102,7 +102,7 @@ void ladei_pinned_segment_reset(ladei_pinned_segment *segment) {
 
 /* ---- Starts of blocks -------------------------------------------------------------------------------------------- */
 
-/* Writers hold the node's lock, so plain read-modify-write of the words is enough; readers need whole words. */
+/* Writers hold the arena's lock, so plain read-modify-write of the words is enough; readers need whole words. */
 static void start_set(ladei_pinned_segment *segment, size_t page) {
   _Atomic(uint64_t) *word = &segment->starts[page / WORD_BITS];
   _Atomic(uint64_t) *summary = &segment->starts_summary[page / WORD_BITS / WORD_BITS];

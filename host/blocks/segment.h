@@ -29,14 +29,15 @@ typedef struct ladei_pinned_segment {
   _Atomic(size_t) bytes;   /* whole pages, except for powers of two below a page under PyTorch's policy */
   _Atomic(int32_t) source; /* lade_pinned_source */
   _Atomic(uint32_t) node;  /* index of the node's cache in the pool */
+  unsigned arena;          /* index in the node, from when it is added there; read by holders of its blocks */
   void *mapped;            /* this and the next two: for the source, to give it back */
   size_t mapped_bytes;
   size_t registered_bytes;
   _Atomic(bool) in_chunks; /* registered in several chunks, at whose borders a copy must end: never split */
   uint64_t birth;          /* number of the segment in its pool: older ones are smaller */
 
-  /* Guard: the node's lock. */
-  struct ladei_pinned_segment *next, *prev; /* the node's segments, oldest first; or the list of spare metadata */
+  /* Guard: the arena's lock. */
+  struct ladei_pinned_segment *next, *prev; /* the arena's segments, oldest first; or the list of spare metadata */
   uint64_t free_since_ns;                   /* when it was first seen wholly free; 0: not yet */
   bool huge;                                /* made for one large request: kept whole while that can be */
   bool divided;              /* ... and it could not: to be split like any other until wholly free again */
@@ -80,7 +81,7 @@ static inline bool ladei_pinned_segment_in_chunks(const ladei_pinned_segment *se
 /* Makes one free block of the whole segment and returns it. Caller: the thread that made the segment. */
 ladei_pinned_block *ladei_pinned_segment_open(ladei_pinned_segment *segment, unsigned node);
 
-/* Caller holds the node's lock; the blocks are FREE and in no list. */
+/* Caller holds the arena's lock; the blocks are FREE and in no list. */
 /* Splits a block to `pages`; the rest, a new FREE block, or NULL if there is none. */
 ladei_pinned_block *ladei_pinned_segment_split(ladei_pinned_segment *segment, ladei_pinned_block *block, size_t pages);
 /* Neighbours that are FREE, or NULL. */
@@ -114,7 +115,7 @@ static inline bool ladei_pinned_segment_is_kept_whole(const ladei_pinned_segment
  */
 ladei_pinned_block *ladei_pinned_segment_find(const ladei_pinned_segment *segment, uintptr_t address);
 
-/* Recounts a segment: see the invariants in segment.c. Caller holds the node's lock. Names the first one broken. */
+/* Recounts a segment: see the invariants in segment.c. Caller holds the arena's lock. Names the first one broken. */
 lade_status ladei_pinned_segment_check(const ladei_pinned_segment *segment);
 
 #endif /* LADE_HOST_BLOCKS_SEGMENT_H */

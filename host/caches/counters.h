@@ -75,14 +75,9 @@ typedef struct ladei_pinned_level_counters {
   ladei_pinned_amount cached_peak; /* guard: pool->threads.lock */
 } ladei_pinned_level_counters;
 
-typedef struct ladei_pinned_class_counters {
-  ladei_pinned_level_counters level;
-  ladei_pinned_counter_pair taken, returned; /* from free memory, and to it. Written under the node's lock */
-} ladei_pinned_class_counters;
-
 typedef struct ladei_pinned_node_counters {
   ladei_pinned_level_counters level;
-  ladei_pinned_class_counters classes[LADEI_PINNED_CLASSES];
+  ladei_pinned_level_counters classes[LADEI_PINNED_CLASSES];
 } ladei_pinned_node_counters;
 
 /* Calls of one kind and the time in them. */

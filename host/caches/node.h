@@ -1,56 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cache of one NUMA node: its segments, and the free blocks in them. Ready blocks lie in its bins (bins.h) and its
- * depot (depot.h).
+ * The cache of one NUMA node: its segments, and the free blocks in them, divided among arenas (arena.h). Ready blocks lie
+ * in its bins (bins.h) and its depot (depot.h).
  *
- *   take    free blocks by size (tlsf.h) -> split -> CACHED block        small ones from runs (run.h)
- *   put     CACHED block -> coalesced with free neighbours -> free blocks by size
- *
- * Two indexes: `split` holds the free blocks that may be split; `whole` the free segments that were made for one large
- * request each, kept whole for the next such request until memory is so short that they are split too.
- * The functions take the node's lock themselves and make no driver call.
+ * The functions take the locks of the arenas themselves and make no driver call.
  */
 #ifndef LADE_HOST_CACHES_NODE_H
 #define LADE_HOST_CACHES_NODE_H
 
-#include "base/lock.h"
 #include "base/pagemap.h"
-#include "base/slab.h"
-#include "host/blocks/run.h"
-#include "host/blocks/segment.h"
-#include "host/blocks/tlsf.h"
+#include "host/caches/arena.h"
 #include "host/caches/bins.h"
 #include "host/caches/counters.h"
 #include "host/caches/depot.h"
 #include "lade/pinned.h"
 #include "runtime/retire/retire_shards.h"
 
+/* A test that goes through all schedules has as much to go through as there are. */
+#ifdef LADEI_SCHEDULED
+enum { LADEI_PINNED_ARENAS = 2 };
+#else
+enum { LADEI_PINNED_ARENAS = 4 };
+#endif
+
 typedef struct ladei_pinned_node {
-  ladei_lock lock;             /* guards everything below that is not constant */
-  ladei_pagemap *map;          /* the pool's; constant */
-  ladei_retire_shards *retire; /* the pool's; constant */
-  unsigned index;              /* in the pool; constant */
-  int32_t os_index;            /* of the NUMA node; -1: memory bound to no node; constant */
-  ladei_tlsf split;
-  ladei_tlsf whole;
-  ladei_pinned_run *runs[LADEI_PINNED_SMALL_CLASSES]; /* with a free block, by class */
-  ladei_pinned_run
-      *idle_runs[LADEI_PINNED_SMALL_CLASSES]; /* one without a block in use, kept for the next request; or NULL */
-  ladei_slab run_records;
-  ladei_pinned_segment *first, *last; /* all segments, oldest first */
-  uint64_t free_small_bytes;          /* in runs */
-  uint64_t reserved_bytes;            /* sum over the segments */
-  uint64_t reserved_allocated;        /* bytes of all segments that ever came */
-  uint64_t reserved_peak;
+  ladei_pinned_arena arenas[LADEI_PINNED_ARENAS];
+  _Atomic(uint32_t) arena_count;       /* in use: Note [Arenas]; only grows */
+  ladei_pagemap *map;                  /* the pool's; constant */
+  unsigned index;                      /* in the pool; constant */
+  int32_t os_index;                    /* of the NUMA node; -1: memory bound to no node; constant */
+  ladei_pinned_gauge reserved;         /* changed under the lock of an arena */
   bool growing;                        /* guard: the pool's lock. A thread is pinning a segment for this node */
   _Atomic(uint32_t) growths;           /* changed under the pool's lock: segments that came by growing */
-  ladei_pinned_bins bins;              /* no guard, except for emptying them */
+  ladei_pinned_bins bins;              /* no guard, except for emptying them: the arenas' locks */
   ladei_pinned_depot *depot;           /* no guard; constant */
   ladei_pinned_node_counters counters; /* guards: see there */
-  uint64_t changes_since_recount;      /* in builds without NDEBUG: see lock_release_recounted in node.c */
-  uint64_t changes_per_recount;
-  _Atomic(ladei_pinned_block *) returned; /* put while the lock was busy, linked by next; no guard */
 } ladei_pinned_node;
+
+static inline unsigned ladei_pinned_node_arenas(const ladei_pinned_node *node) {
+  return atomic_load_explicit(&node->arena_count, memory_order_acquire);
+}
+
+/* Whether another thread is at the free memory that a thread of the stripe takes from: a hint. */
+static inline bool ladei_pinned_node_is_busy(const ladei_pinned_node *node, unsigned stripe) {
+  return ladei_lock_is_busy(&node->arenas[stripe % ladei_pinned_node_arenas(node)].lock);
+}
 
 /* `depot_bytes`: the depot's bytes at most. NULL when there is no memory. */
 ladei_pinned_node *ladei_pinned_node_create(ladei_pagemap *map, ladei_retire_shards *retire, unsigned index,
@@ -58,9 +52,11 @@ ladei_pinned_node *ladei_pinned_node_create(ladei_pagemap *map, ladei_retire_sha
 /* All segments have been taken out. */
 void ladei_pinned_node_destroy(ladei_pinned_node *node);
 
-/* Up to `count` CACHED blocks for requests of `bytes`, linked by next; NULL: nothing fits. `exact`: blocks as long as
- * asked, in whole pages, not of the request's class (for requests that get a segment of their own). */
-ladei_pinned_block *ladei_pinned_node_take(ladei_pinned_node *node, size_t bytes, bool exact, unsigned count);
+/* Up to `count` CACHED blocks for requests of `bytes`, linked by next, from one arena: the stripe's, or else another one;
+ * NULL: nothing fits. `exact`: blocks as long as asked, in whole pages, not of the request's class (for requests that
+ * get a segment of their own). `stripe`: the calling thread's; 0 without a thread cache. */
+ladei_pinned_block *ladei_pinned_node_take(ladei_pinned_node *node, unsigned stripe, size_t bytes, bool exact,
+                                           unsigned count);
 
 /* The same, splitting a segment that is kept whole if need be, unless it is registered in chunks: for a pool that has
  * reached its cap. */
@@ -79,9 +75,10 @@ void ladei_pinned_node_put_one(ladei_pinned_node *node, ladei_pinned_block *bloc
 /* Takes back all ready memory: the blocks in the depot and in bins, and idle runs. */
 void ladei_pinned_node_collect(ladei_pinned_node *node);
 
-/* Adds a segment, opened by the caller, and takes a block for `bytes` from it before other threads can. */
-ladei_pinned_block *ladei_pinned_node_add_segment(ladei_pinned_node *node, ladei_pinned_segment *segment, size_t bytes,
-                                                  bool exact);
+/* Adds a segment, opened by the caller, to the arena of the stripe, and takes a block for `bytes` from it before other
+ * threads can; 0: none. */
+ladei_pinned_block *ladei_pinned_node_add_segment(ladei_pinned_node *node, unsigned stripe,
+                                                  ladei_pinned_segment *segment, size_t bytes, bool exact);
 
 /* Adds a segment all of which is a CACHED block of the caller's. */
 ladei_pinned_block *ladei_pinned_node_add_taken_segment(ladei_pinned_node *node, ladei_pinned_segment *segment);
@@ -104,7 +101,10 @@ uint64_t ladei_pinned_node_free_bytes(ladei_pinned_node *node);
 
 /* Reserved bytes: allocated and peak; freed is allocated less the bytes reserved now. */
 void ladei_pinned_node_reserved(ladei_pinned_node *node, lade_pinned_gauge *out);
-/* Blocks that were put while the lock was busy are counted as such from here on. */
+/* Adds blocks and bytes of a class that came from free memory, and went back to it, ever. */
+void ladei_pinned_node_supply(const ladei_pinned_node *node, unsigned class_index, ladei_pinned_amount *taken,
+                              ladei_pinned_amount *returned);
+/* Blocks that were put while a lock was busy are counted as such from here on. */
 void ladei_pinned_node_settle(ladei_pinned_node *node);
 void ladei_pinned_node_reserved_peak_reset(ladei_pinned_node *node);
 
@@ -135,10 +135,10 @@ typedef struct ladei_pinned_block_view {
   size_t segment_bytes;
 } ladei_pinned_block_view;
 
-/* Writes down the node's blocks, by segment and address, as far as `capacity` goes; how many there are. */
+/* Writes down the node's blocks, oldest segments first, by address, as far as `capacity` goes; how many there are. */
 size_t ladei_pinned_node_view(ladei_pinned_node *node, ladei_pinned_block_view *out, size_t capacity);
 
-/* Recounts indexes, runs and segments: invariants in node.c. */
+/* Recounts all arenas: invariants in node.c and arena.c. */
 lade_status ladei_pinned_node_check(ladei_pinned_node *node);
 
 #endif /* LADE_HOST_CACHES_NODE_H */

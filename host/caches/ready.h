@@ -76,7 +76,8 @@ ladei_pinned_ready_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_cou
   if (ladei_pinned_kept_put(cache, counters, bin, block)) return true;
   /* Random sizes rarely repeat so often, since a class has eight of them. Where others are at the node's free memory, a
    * bin is better than to wait for them: 16 threads that replace large blocks take a fourth less so. */
-  bool wanted = block->ticket.spare != cache->id || counters->repeats[bin] >= 4 || ladei_lock_is_busy(&node->lock);
+  bool wanted =
+      block->ticket.spare != cache->id || counters->repeats[bin] >= 4 || ladei_pinned_node_is_busy(node, cache->stripe);
   return wanted && cache->keeps_large && ladei_pinned_bins_offer(cache, node, block, class_index);
 }
 

@@ -88,8 +88,8 @@ static void growth_end(lade_pinned_pool *pool, ladei_pinned_node *node) {
 static lade_status segment_add(lade_pinned_pool *pool, const ladei_pinned_request *request,
                                ladei_pinned_segment *segment, ladei_pinned_block **out) {
   bool wants = *out == NULL;
-  ladei_pinned_block *block =
-      ladei_pinned_node_add_segment(request->node, segment, wants ? request->bytes : 0, request->exact);
+  ladei_pinned_block *block = ladei_pinned_node_add_segment(request->node, ladei_pinned_request_stripe(request),
+                                                            segment, wants ? request->bytes : 0, request->exact);
   if (!request->exact) growth_tell(pool, request->node);
   if (!wants) return LADE_OK;
   *out = block;
@@ -231,7 +231,7 @@ lade_status ladei_pinned_pool_reserve(lade_pinned_pool *pool, ladei_pinned_node 
   while ((segment = list) != NULL) {
     list = segment->next;
     segment->next = NULL;
-    (void)ladei_pinned_node_add_segment(node, segment, 0, false);
+    (void)ladei_pinned_node_add_segment(node, 0, segment, 0, false);
   }
   ladei_pinned_transit_end(&pool->cap_wait.segments);
   ladei_pinned_memory_returned(&pool->cap_wait);

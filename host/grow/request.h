@@ -19,6 +19,11 @@ typedef struct ladei_pinned_request {
   ladei_pinned_thread_counters *counters;
 } ladei_pinned_request;
 
+/* Of the calling thread. */
+static inline unsigned ladei_pinned_request_stripe(const ladei_pinned_request *request) {
+  return request->cache == NULL ? 0 : request->cache->stripe;
+}
+
 /* Bytes that the request needs at least, as a segment of its own. */
 static inline size_t ladei_pinned_request_least_bytes(const ladei_pinned_request *request) {
   bool small = request->class_index < LADEI_PINNED_SMALL_CLASSES;

@@ -59,7 +59,8 @@ static ladei_pinned_block *cache_take(lade_pinned_pool *pool, const ladei_pinned
                  ladei_pinned_transit_try_begin(ladei_pinned_pool_transit(pool, request->cache));
   ladei_pinned_block *list = shared && several == lists ? depot_take(pool, request) : NULL;
   if (list == NULL)
-    list = ladei_pinned_node_take(request->node, request->bytes, request->exact, several ? request->count : 1);
+    list = ladei_pinned_node_take(request->node, ladei_pinned_request_stripe(request), request->bytes, request->exact,
+                                  several ? request->count : 1);
   if (several && (list == NULL || ladei_pinned_block_next(list) == NULL))
     ladei_pinned_transit_end(ladei_pinned_pool_transit(pool, request->cache));
   return list;
@@ -93,14 +94,14 @@ static lade_status reclaim(lade_pinned_pool *pool) {
 typedef ladei_pinned_block *node_taker(ladei_pinned_node *node, const ladei_pinned_request *request);
 
 static ladei_pinned_block *usual_take(ladei_pinned_node *node, const ladei_pinned_request *request) {
-  return ladei_pinned_node_take(node, request->bytes, request->exact, 1);
+  return ladei_pinned_node_take(node, ladei_pinned_request_stripe(request), request->bytes, request->exact, 1);
 }
 
 /* A block of another size than those of the request's class: above 1 MiB, where blocks of a class need not be alike,
  * one just as long as the request; for a small request a page. */
 static ladei_pinned_block *odd_take(ladei_pinned_node *node, const ladei_pinned_request *request) {
   if (request->class_index < LADEI_PINNED_SMALL_CLASSES)
-    return ladei_pinned_node_take(node, LADEI_PINNED_PAGE_BYTES, false, 1);
+    return ladei_pinned_node_take(node, ladei_pinned_request_stripe(request), LADEI_PINNED_PAGE_BYTES, false, 1);
   return request->class_index < LADEI_PINNED_MAGAZINE_CLASSES ? NULL
                                                               : ladei_pinned_node_take_just(node, request->bytes);
 }

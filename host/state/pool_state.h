@@ -16,7 +16,7 @@
  *   policies   policy_default, policy_pytorch          the choices
  *   api        pinned, pool, snapshot, history_api     the public calls
  *
- * Locks, outermost first: pool->threads.lock, pool->lock, node->lock, those of base/ and runtime/retire. No driver call
+ * Locks, outermost first: pool->threads.lock, pool->lock, arena->lock, those of base/ and runtime/retire. No driver call
  * under any of them.
  */
 #ifndef LADE_HOST_STATE_POOL_STATE_H

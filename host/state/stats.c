@@ -100,13 +100,11 @@ static void node_read(lade_pinned_pool *pool, unsigned node, ladei_pinned_node_g
   *below = (supply){{0, 0}, {0, 0}};
   ladei_pinned_node_settle(ladei_pinned_pool_node(pool, node));
   for (unsigned c = 0; c < LADEI_PINNED_CLASSES; c++) {
-    ladei_pinned_class_counters *own = &counters->classes[c];
-    level part = level_of(&own->level);
+    level part = level_of(&counters->classes[c]);
     ladei_pinned_usage class_sum = ladei_pinned_class_usage_read(pool, node, c);
     supply class_below = {{0, 0}, {0, 0}};
     ladei_pinned_gauges unused;
-    ladei_pinned_counter_pair_sum(&class_below.in, &own->taken);
-    ladei_pinned_counter_pair_sum(&class_below.out, &own->returned);
+    ladei_pinned_node_supply(ladei_pinned_pool_node(pool, node), c, &class_below.in, &class_below.out);
     ladei_pinned_amount retired_now = ladei_pinned_class_retired_read(pool, node, c);
     gauges_read(&class_sum, &class_below, &part, &retired_now, out_classes == NULL ? &unused : &out_classes[c]);
     ladei_pinned_usage_add(usage, &class_sum);
@@ -289,7 +287,7 @@ static void peaks_clear(lade_pinned_pool *pool) {
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
     ladei_pinned_node *node = ladei_pinned_pool_node(pool, i);
     level_peaks_clear(&node->counters.level);
-    for (unsigned c = 0; c < LADEI_PINNED_CLASSES; c++) level_peaks_clear(&node->counters.classes[c].level);
+    for (unsigned c = 0; c < LADEI_PINNED_CLASSES; c++) level_peaks_clear(&node->counters.classes[c]);
     ladei_pinned_node_reserved_peak_reset(node);
   }
 }

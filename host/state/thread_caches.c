@@ -440,7 +440,7 @@ static ladei_pinned_block *idle_steal(lade_pinned_pool *pool, ladei_pinned_threa
  *   A thread's quota bounds its cache, and the pool's budget all quotas. A thread begins with none, and its quota
  *   doubles each time that it is not enough. If the budget is spent, the quotas of idle threads are taken: they need
  *   none, and ask again when they go on. A thread that found no idle one asks less often from then on; while many
- *   threads share a budget that is too small for them, each block costs the node's lock, and no more than that.
+ *   threads share a budget that is too small for them, each block costs the arena's lock, and no more than that.
  *   Idle is a thread that did nothing while all threads wished for quota in vain 256 times: one that works and lacks
  *   quota has wishes of its own among these. Without such a distance 16 threads with random sizes looked at each other
  *   several times between two calls of each, took working ones for idle, and emptied their magazines, with a barrier of
@@ -494,7 +494,7 @@ static bool quota_raise(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache
  * Note [Refill]
  *   The first miss of a class takes one block, each further one twice as many as the one before, up to a batch; and
  *   half as many again when blocks of the class were in the way. So a thread that uses one size has few misses, and one
- *   with random sizes takes little that it gives back unused: that cost the node's lock both ways, for each block.
+ *   with random sizes takes little that it gives back unused: that cost the arena's lock both ways, for each block.
  */
 static uint32_t refill_next(ladei_pinned_thread_counters *counters, unsigned class_index) {
   uint8_t *refill = &counters->refills[class_index];

@@ -75,7 +75,7 @@ static void in_use_publish(lade_pinned_pool *pool, unsigned node, unsigned class
                            const ladei_pinned_thread_use *before, const ladei_pinned_thread_use *now) {
   ladei_pinned_node_counters *counters = &ladei_pinned_pool_node(pool, node)->counters;
   published_use_change(&counters->level.in_use, before, now);
-  published_use_change(&counters->classes[class_index].level.in_use, before, now);
+  published_use_change(&counters->classes[class_index].in_use, before, now);
   pool_peaks_raise(pool);
 }
 
@@ -183,7 +183,7 @@ static void level_peak_raise(ladei_pinned_pending *pending, ladei_pinned_amount 
 static void pending_peaks_raise(lade_pinned_pool *pool, unsigned node, unsigned class_index, ladei_pinned_amount own) {
   ladei_pinned_node_counters *counters = &ladei_pinned_pool_node(pool, node)->counters;
   level_peak_raise(&counters->level.pending, own);
-  level_peak_raise(&counters->classes[class_index].level.pending, own);
+  level_peak_raise(&counters->classes[class_index].pending, own);
   level_peak_raise(&pool->counters.pending, own);
 }
 
@@ -195,7 +195,7 @@ static void level_published_add(ladei_pinned_pending *pending, ladei_pinned_amou
 static void published_add(lade_pinned_pool *pool, unsigned node, unsigned class_index, ladei_pinned_amount change) {
   ladei_pinned_node_counters *counters = &ladei_pinned_pool_node(pool, node)->counters;
   level_published_add(&counters->level.pending, change);
-  level_published_add(&counters->classes[class_index].level.pending, change);
+  level_published_add(&counters->classes[class_index].pending, change);
   level_published_add(&pool->counters.pending, change);
 }
 

@@ -13,7 +13,7 @@
 static ladei_lock outer, inner;
 
 static void locks_init(void) {
-  ladei_lock_init(&outer, LADEI_RANK_NODE);
+  ladei_lock_init(&outer, LADEI_RANK_ARENA);
   ladei_lock_init(&inner, LADEI_RANK_RETIRE);
 }
 
@@ -64,11 +64,24 @@ static void every_rank(void) {
   for (int i = 0; i < RANKS; i++) ladei_lock_release(&locks[i]);
   ladei_lock_assert_none_held();
 }
+static ladei_lock arenas[2];
+static void arenas_take(int first) {
+  for (int i = 0; i < 2; i++) ladei_lock_init(&arenas[i], LADEI_RANK_ARENA);
+  ladei_lock_acquire(&arenas[first]);
+  ladei_lock_acquire(&arenas[1 - first]);
+  ladei_lock_release(&arenas[0]);
+  ladei_lock_release(&arenas[1]);
+  ladei_lock_assert_none_held();
+}
+static void arenas_in_order(void) { arenas_take(0); }
+static void arenas_backwards(void) { arenas_take(1); }
 static void not_held(void) { ladei_lock_assert_held(&outer); }
 
 LADE_TEST(Lock, AscendingRanksAreAllowedAndReleasedInAnyOrder) { LADE_EXPECT(!stopped(ascending)); }
 
 LADE_TEST(Lock, AThreadMayHoldALockOfEachRank) { LADE_EXPECT(!stopped(every_rank)); }
+
+LADE_TEST(Lock, AThreadMayHoldTheLocksOfSeveralArenas) { LADE_EXPECT(!stopped(arenas_in_order)); }
 
 LADE_TEST(Lock, BrokenOrderStopsTheProgram) {
 #ifdef NDEBUG
@@ -77,6 +90,7 @@ LADE_TEST(Lock, BrokenOrderStopsTheProgram) {
   LADE_EXPECT(stopped(descending));
   LADE_EXPECT(stopped(twice));
   LADE_EXPECT(stopped(release_of_another));
+  LADE_EXPECT(stopped(arenas_backwards));
 }
 
 LADE_TEST(Lock, DriverCallUnderALockStopsTheProgram) {

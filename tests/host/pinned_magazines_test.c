@@ -176,7 +176,7 @@ LADE_TEST(PinnedMagazines, AFreeWaitsForNoThreadThatIsAtTheFreeMemory) {
   sem_init(&given.freed, 0, 0);
   for (int i = 0; i < 2; i++) blocks[i] = pinned_fixture_alloc(&own, 3 * LADEI_MIB / 4);
   uint64_t reserved = pinned_fixture_stats(&own).reserved_bytes.current;
-  ladei_lock_acquire(&ladei_pinned_pool_node(own.pool, 0)->lock);
+  ladei_lock_acquire(&ladei_pinned_pool_node(own.pool, 0)->arenas[0].lock);
   for (int i = 0; i < 2; i++) {
     given.block = blocks[i];
     LADE_EXPECT_EQ_INT(pthread_create(&threads[i], NULL, free_it_and_tell, &given), 0);
@@ -184,7 +184,7 @@ LADE_TEST(PinnedMagazines, AFreeWaitsForNoThreadThatIsAtTheFreeMemory) {
     deadline.tv_sec += 10;
     LADE_EXPECT_EQ_INT(sem_timedwait(&given.freed, &deadline), 0);
   }
-  ladei_lock_release(&ladei_pinned_pool_node(own.pool, 0)->lock);
+  ladei_lock_release(&ladei_pinned_pool_node(own.pool, 0)->arenas[0].lock);
   for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
   LADE_EXPECT_OK(lade_pinned_class_stats_each(own.pool, cached_add, &cached));
   LADE_EXPECT_EQ_UINT(cached, 0);

@@ -74,8 +74,9 @@ static void crowd_close(crowd *own) {
 
 /* Blocks that went from the node to threads and back. */
 static uint64_t node_moves(const crowd *own, unsigned class_index) {
-  const ladei_pinned_class_counters *counters = &ladei_pinned_pool_node(own->pool, 0)->counters.classes[class_index];
-  return atomic_load(&counters->taken.blocks) + atomic_load(&counters->returned.blocks);
+  ladei_pinned_amount taken = {0, 0}, returned = {0, 0};
+  ladei_pinned_node_supply(ladei_pinned_pool_node(own->pool, 0), class_index, &taken, &returned);
+  return taken.blocks + returned.blocks;
 }
 
 static void pairs_make(const crowd *own, size_t bytes) {
