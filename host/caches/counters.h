@@ -47,7 +47,7 @@ typedef struct ladei_pinned_published_use {
   ladei_pinned_published blocks, bytes, requested;
 } ladei_pinned_published_use;
 
-/* Values that one thread publishes of one class: before, and now. */
+/* One thread's part of them. */
 typedef struct ladei_pinned_thread_use {
   uint64_t blocks, bytes, requested;
 } ladei_pinned_thread_use;
@@ -68,9 +68,10 @@ typedef struct ladei_pinned_pending {
   _Atomic(uint64_t) peak_blocks, peak_bytes;
 } ladei_pinned_pending;
 
-/* Of one class on one node, or of the node. */
+/* Of one class on one node, or of the node. Threads write to those of different classes: apart, as processors fetch cache
+ * lines in pairs. */
 typedef struct ladei_pinned_level_counters {
-  ladei_pinned_published_use in_use;
+  _Alignas(128) ladei_pinned_published_use in_use;
   ladei_pinned_pending pending;
   ladei_pinned_amount cached_peak; /* guard: pool->threads.lock */
 } ladei_pinned_level_counters;

@@ -49,6 +49,7 @@ ladei_pinned_thread_counters *ladei_pinned_thread_counters_create(unsigned node,
 
 ladei_pinned_thread_counters *ladei_pinned_thread_counters_of_new(ladei_pinned_thread_cache *cache, unsigned node) {
   ladei_pinned_thread_counters *counters = ladei_pinned_thread_counters_create(node, true);
+  if (counters != NULL) counters->cache = cache;
   atomic_store_explicit(&cache->nodes[node], counters, memory_order_release);
   return counters;
 }

@@ -64,6 +64,10 @@ typedef struct ladei_pinned_thread_counters {
   _Alignas(LADEI_PINNED_SHARING_BYTES) ladei_pinned_class_counts classes[LADEI_PINNED_CLASSES];
   ladei_pinned_pending_flow pending; /* of all classes; written by the owner */
   ladei_pinned_thread_pending class_pending[LADEI_PINNED_CLASSES];
+  /* The thread's part of all classes in use: as shown, at its last look for a peak, and as the node knows (U4 in
+   * usage.c). Owner only */
+  ladei_pinned_thread_use shown_use, looked_use, published;
+  const struct ladei_pinned_thread_cache *cache;  /* the thread's; NULL: of threads without; constant */
   unsigned node;                                  /* index of the node; constant */
   uint8_t refills[LADEI_PINNED_MAGAZINE_CLASSES]; /* blocks that the last refill wanted: Note [Refill]; owner only */
   /* Of the larger classes. */
@@ -125,6 +129,7 @@ typedef struct ladei_pinned_threads {
   _Atomic(size_t) quota_bytes;            /* sum of the threads' quotas */
   _Atomic(uint32_t) last_id;              /* ids given to thread caches */
   uint32_t stripes[LADEI_PINNED_STRIPES]; /* number of threads in each; guard: the pool's lock */
+  _Atomic(uint32_t) count;                /* of threads; changed under the pool's lock */
   _Atomic(bool) large_kept;               /* some thread may keep a block above the magazines' sizes */
   _Atomic(bool) unreached;                /* the last drain had to leave some thread's cache alone */
   _Atomic(uint32_t) leaving;              /* exiting threads that still hand over their blocks */

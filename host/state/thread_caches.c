@@ -61,6 +61,7 @@ static void stripe_enter(lade_pinned_pool *pool, ladei_pinned_thread_cache *cach
   for (uint32_t i = 1; i < LADEI_PINNED_STRIPES; i++)
     if (pool->threads.stripes[i] < pool->threads.stripes[stripe]) stripe = i;
   pool->threads.stripes[stripe]++;
+  atomic_fetch_add_explicit(&pool->threads.count, 1, memory_order_relaxed);
   cache->stripe = stripe;
   cache->retire = ladei_retire_shard(pool->retire, stripe);
 }
@@ -77,6 +78,7 @@ static void pool_link(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) 
 static void pool_unlink(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
   ladei_lock_assert_held(&pool->lock);
   pool->threads.stripes[cache->stripe]--;
+  atomic_fetch_sub_explicit(&pool->threads.count, 1, memory_order_relaxed);
   if (pool->threads.steal_next == cache) pool->threads.steal_next = cache->next;
   if (cache->next != NULL) cache->next->prev = cache->prev;
   if (cache->prev != NULL)
@@ -239,7 +241,9 @@ static void counters_exit(lade_pinned_pool *pool, ladei_pinned_thread_cache *cac
                         c >= LADEI_PINNED_MAGAZINE_CLASSES);
       pending_flow_exit(&ladei_pinned_pool_exited(pool, i)->class_pending[c].flow, &counters->class_pending[c].flow);
     }
-    if (counters != NULL) pending_flow_exit(&ladei_pinned_pool_exited(pool, i)->pending, &counters->pending);
+    if (counters == NULL) continue;
+    ladei_pinned_in_use_publish_rest(pool, counters);
+    pending_flow_exit(&ladei_pinned_pool_exited(pool, i)->pending, &counters->pending);
   }
 }
 

@@ -4,13 +4,15 @@
  *
  * U1  Current values and sums are exact whenever no thread is inside the pool.
  * U2  (Note [Peak of what is in use]) The peaks of blocks in use are taken when threads refill or flush a magazine, and
- *     at each read (stats.c); they are too low by at most the content of magazines, the depot and bins, and too high by
- *     at most that and, for each thread that frees others' blocks, fewer than 16 blocks of each class. The pool's are
+ *     at each read (stats.c); they are too low by at most the content of magazines, the depot and bins, and, of
+ *     the node and the pool, the slack of U4; and too high by at most that content and, for each thread that frees others' blocks, fewer than 16 blocks of each class. The pool's are
  *     never more than its reserved bytes. Those of pending are taken at each 16th of a thread's frees of a class,
  *     before blocks come back, and at each read; they are never more than the pending blocks at that moment, and less
  *     by the unpublished blocks of U3.
  * U3  (Note [Peak of pending]) A thread has published of a class at most its own part of the pending blocks, at any
  *     time, and less by fewer blocks than slack_of() says: 64 up to 64 KiB, 16 above.
+ * U4  (Note [Peak of what is in use]) When a thread has looked for a peak, the node knows at most its part of what is in
+ *     use, as far as the thread has shown it, and less by at most a sixteenth of all divided by the number of threads.
  *
  * Note [Peak of what is in use]
  *   A thread shows its allocs when a magazine is filled, that is before blocks are handed out. Frees that another
@@ -18,6 +20,10 @@
  *   count that are pending, or free in their node. A thread shows its frees of all classes before it shows an alloc,
  *   which it can: `shown` has the classes of which it showed allocs. So a thread that frees what it allocates sees its
  *   peaks as they are, whatever the sizes. It shows its frees of others' blocks with each 16th free of a class.
+ *   It shows them to the counters of the class, and tells the node its part of the sum only where that has left the slack
+ *   of U4: all threads write to the node's counters. A thread that looks for a peak adds the rest of its own part. When each
+ *   thread told its node all of it, half the time of 16 threads that replace blocks of random sizes was that
+ *   (benchmarks/results/h200/crowd_profile.txt).
  *
  * Note [Peak of pending]
  *   A thread counts alone its frees, and the blocks that come back in its calls, from any thread. The difference is its
@@ -37,6 +43,9 @@
 
 #include "host/state/pool_state.h"
 
+/* U4: in sixteenths of all. */
+enum { IN_USE_PARTS = 16 };
+
 /* ---- In use ------------------------------------------------------------------------------------------------------ */
 
 static void published_change(ladei_pinned_published *published, uint64_t before, uint64_t now) {
@@ -53,15 +62,25 @@ static void published_use_change(ladei_pinned_published_use *published, const la
   published_change(&published->requested, before->requested, now->requested);
 }
 
-/* The pool's peaks are those of its node; only where there are several are they sums of their own. */
-static void pool_peaks_raise(lade_pinned_pool *pool) {
+static void use_add(ladei_pinned_thread_use *sum, const ladei_pinned_thread_use *more,
+                    const ladei_pinned_thread_use *less) {
+  sum->blocks += more->blocks - less->blocks;
+  sum->bytes += more->bytes - less->bytes;
+  sum->requested += more->requested - less->requested;
+}
+
+/* The pool's peaks are those of its node; only where there are several are they sums of their own, with what the nodes
+ * do not know of the calling thread (NULL: one without counters). */
+static void pool_peaks_raise(lade_pinned_pool *pool, const ladei_pinned_thread_cache *cache) {
   ladei_pinned_thread_use sum = {0, 0, 0};
   uint32_t count = ladei_pinned_pool_node_count(pool);
   for (uint32_t i = 0; count > 1 && i < count; i++) {
     const ladei_pinned_published_use *published = &ladei_pinned_pool_node(pool, i)->counters.level.in_use;
+    const ladei_pinned_thread_counters *own = cache == NULL ? NULL : ladei_pinned_thread_counters_of(cache, i);
     sum.blocks += ladei_pinned_counter_read(&published->blocks.current);
     sum.bytes += ladei_pinned_counter_read(&published->bytes.current);
     sum.requested += ladei_pinned_counter_read(&published->requested.current);
+    if (own != NULL) use_add(&sum, &own->shown_use, &own->published);
   }
   if (count > 1 && (int64_t)sum.blocks > 0 && (int64_t)sum.bytes > 0 && (int64_t)sum.requested > 0) {
     ladei_pinned_peak_raise(&pool->counters.in_use.blocks.peak, sum.blocks);
@@ -70,20 +89,69 @@ static void pool_peaks_raise(lade_pinned_pool *pool) {
   }
 }
 
-/* A thread's use of a class changed: at refill and flush; with every call where threads have no counters. */
-static void in_use_publish(lade_pinned_pool *pool, unsigned node, unsigned class_index,
-                           const ladei_pinned_thread_use *before, const ladei_pinned_thread_use *now) {
+/* The use of a class by a thread without counters changed. */
+static void in_use_publish_shared(lade_pinned_pool *pool, unsigned node, unsigned class_index,
+                                  const ladei_pinned_thread_use *before, const ladei_pinned_thread_use *now) {
   ladei_pinned_node_counters *counters = &ladei_pinned_pool_node(pool, node)->counters;
   published_use_change(&counters->level.in_use, before, now);
   published_use_change(&counters->classes[class_index].in_use, before, now);
-  pool_peaks_raise(pool);
+  pool_peaks_raise(pool, NULL);
+}
+
+/* U4: `own`, a thread's part, of which the node knows `*known`. */
+static void part_look(ladei_pinned_published *published, uint64_t own, uint64_t *known, uint64_t parts) {
+  uint64_t current = ladei_pinned_counter_read(&published->current);
+  uint64_t slack = (int64_t)current <= 0 ? 0 : current / parts;
+  if (own - *known > slack) { /* modulo 2^64: also where it has fallen below */
+    uint64_t next = own - slack / 2, change = next - *known;
+    current = atomic_fetch_add_explicit(&published->current, change, memory_order_relaxed) + change;
+    *known = next;
+  }
+  current += own - *known;
+  if ((int64_t)current > 0) ladei_pinned_peak_raise(&published->peak, current);
+}
+
+/* In any quantity. */
+static bool use_exceeds(const ladei_pinned_thread_use *a, const ladei_pinned_thread_use *b) {
+  return (int64_t)(a->blocks - b->blocks) > 0 || (int64_t)(a->bytes - b->bytes) > 0 ||
+         (int64_t)(a->requested - b->requested) > 0;
+}
+
+/* The node need not know the rest up to all in use, divided by `parts`. A part that falls makes no peak. */
+static void use_look(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters, uint64_t parts) {
+  ladei_pinned_published_use *level = &ladei_pinned_pool_node(pool, counters->node)->counters.level.in_use;
+  const ladei_pinned_thread_use own = counters->shown_use;
+  ladei_pinned_thread_use *known = &counters->published;
+  bool rises = use_exceeds(&own, &counters->looked_use), below = use_exceeds(known, &own);
+  counters->looked_use = own;
+  if (!rises && !below && parts != UINT64_MAX) return;
+  part_look(&level->blocks, own.blocks, &known->blocks, parts);
+  part_look(&level->bytes, own.bytes, &known->bytes, parts);
+  part_look(&level->requested, own.requested, &known->requested, parts);
+  pool_peaks_raise(pool, counters->cache);
+}
+
+static uint64_t parts_of(const lade_pinned_pool *pool) {
+  return IN_USE_PARTS * (uint64_t)ladei_size_max(atomic_load_explicit(&pool->threads.count, memory_order_relaxed), 1);
+}
+
+void ladei_pinned_in_use_publish_rest(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters) {
+  use_look(pool, counters, UINT64_MAX);
+}
+
+/* A thread's use of a class changed: at refill and flush. */
+static void in_use_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters, unsigned class_index,
+                           const ladei_pinned_thread_use *before, const ladei_pinned_thread_use *now) {
+  ladei_pinned_node_counters *level = &ladei_pinned_pool_node(pool, counters->node)->counters;
+  published_use_change(&level->classes[class_index].in_use, before, now);
+  use_add(&counters->shown_use, now, before);
 }
 
 void ladei_pinned_in_use_add_shared(lade_pinned_pool *pool, unsigned node, unsigned class_index, uint64_t requested,
                                     uint64_t bytes) {
   const ladei_pinned_thread_use none = {0, 0, 0}, one = {1, bytes, requested};
   ladei_pinned_class_counts *counts = &ladei_pinned_pool_exited(pool, node)->classes[class_index];
-  in_use_publish(pool, node, class_index, &none, &one);
+  in_use_publish_shared(pool, node, class_index, &none, &one);
   ladei_pinned_count(&counts->allocs, 1);
   ladei_pinned_count(&counts->requested_allocated, requested);
   if (ladei_pinned_pool_counts_bytes(pool, class_index)) ladei_pinned_count(&counts->bytes_allocated, bytes);
@@ -93,7 +161,7 @@ void ladei_pinned_in_use_sub_shared(lade_pinned_pool *pool, unsigned node, unsig
                                     uint64_t bytes) {
   const ladei_pinned_thread_use none = {0, 0, 0}, one = {1, bytes, requested};
   ladei_pinned_class_counts *counts = &ladei_pinned_pool_exited(pool, node)->classes[class_index];
-  in_use_publish(pool, node, class_index, &one, &none);
+  in_use_publish_shared(pool, node, class_index, &one, &none);
   ladei_pinned_count(&counts->frees, 1);
   ladei_pinned_count(&counts->requested_freed, requested);
   if (ladei_pinned_pool_counts_bytes(pool, class_index)) ladei_pinned_count(&counts->bytes_freed, bytes);
@@ -127,7 +195,7 @@ static void class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_cou
     now.bytes = difference(&counts->bytes_allocated, &counts->bytes_freed);
     counters->published_bytes[class_index - LADEI_PINNED_MAGAZINE_CLASSES] = now.bytes;
   }
-  in_use_publish(pool, counters->node, class_index, &before, &now);
+  in_use_publish(pool, counters, class_index, &before, &now);
   counts->published_blocks = now.blocks;
   counts->published_requested = now.requested;
   if (now.blocks != before.blocks) shown_set(counters, class_index, (int64_t)now.blocks > 0);
@@ -161,12 +229,20 @@ void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thre
     }
   }
   class_counts_publish(pool, counters, class_index);
+  use_look(pool, counters, parts_of(pool));
+}
+
+static void frees_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters, unsigned class_index,
+                          int64_t few) {
+  if (frees_unpublished(counters, class_index) < few) return;
+  class_counts_publish(pool, counters, class_index);
+  use_look(pool, counters, parts_of(pool));
 }
 
 void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
                                              unsigned class_index) {
-  int64_t few = class_index < LADEI_PINNED_MAGAZINE_CLASSES ? LADEI_PINNED_PENDING_LOOK : 1;
-  if (frees_unpublished(counters, class_index) >= few) class_counts_publish(pool, counters, class_index);
+  frees_publish(pool, counters, class_index,
+                class_index < LADEI_PINNED_MAGAZINE_CLASSES ? LADEI_PINNED_PENDING_LOOK : 1);
 }
 
 /* ---- Pending ----------------------------------------------------------------------------------------------------- */
@@ -227,8 +303,7 @@ void ladei_pinned_pending_look(lade_pinned_pool *pool, ladei_pinned_thread_count
   ladei_pinned_thread_pending *own = &counters->class_pending[class_index];
   ladei_pinned_amount now = flow_now(&own->flow);
   uint64_t slack = slack_of(class_index);
-  if (frees_unpublished(counters, class_index) >= LADEI_PINNED_PENDING_LOOK)
-    class_counts_publish(pool, counters, class_index);
+  frees_publish(pool, counters, class_index, LADEI_PINNED_PENDING_LOOK);
   if (now.blocks - own->published.blocks >= slack) published_set(pool, counters, class_index, now, slack - slack / 4);
   pending_peaks_raise(pool, counters->node, class_index, amount_less(now, own->published));
 }

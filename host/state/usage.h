@@ -77,6 +77,9 @@ void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thre
 void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
                                              unsigned class_index);
 
+/* The node learns all of the thread's part: at the thread's end. */
+void ladei_pinned_in_use_publish_rest(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters);
+
 /* Sums over all threads. */
 typedef struct ladei_pinned_usage {
   uint64_t allocs, frees, requested_allocated, requested_freed, bytes_allocated, bytes_freed;

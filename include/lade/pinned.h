@@ -200,8 +200,8 @@ typedef struct lade_pinned_gauge {
 } lade_pinned_gauge;
 
 /** Counters of a pool since its creation, or since a reset. Fields are appended only. The peaks of requested and in-use bytes and blocks are
- * too low by at most what is kept ready, and too high by at most that and, for each thread that frees what others allocated, 15
- * blocks of each size class; in-use bytes never exceed reserved ones, nor requested bytes those in use. Those of pending ones are never too high, and miss at most 63 blocks of each
+ * too low by at most what is kept ready, and, where several threads allocate, of all classes together a sixteenth; and too high by at most
+ * what is kept ready and, for each thread that frees what others allocated, 15 blocks of each size class; in-use bytes never exceed reserved ones, nor requested bytes those in use. Those of pending ones are never too high, and miss at most 63 blocks of each
  * size class up to 64 KiB, and 15 of each larger one, for each thread; those of reserved bytes are exact; those of cached ones are
  * seen when the pool grows, gives memory back or is read. All else is exact when no other thread is inside. */
 typedef struct lade_pinned_stats {

@@ -505,6 +505,62 @@ LADE_TEST(PinnedThreadStats, PeakKnowsOfThreadsThatExited) {
   pinned_fixture_close(&own);
 }
 
+enum { TOGETHER = 4, EACH = 400 };
+
+typedef struct together {
+  const pinned_fixture *own;
+  pthread_barrier_t all_have;
+} together;
+
+static void *hold_together(void *user) {
+  together *self = user;
+  void *blocks[EACH];
+  for (int i = 0; i < EACH; i++) LADE_EXPECT_OK(lade_pinned_alloc(self->own->pool, 4096, &blocks[i]));
+  pthread_barrier_wait(&self->all_have);
+  for (int i = 0; i < EACH; i++) LADE_EXPECT_OK(lade_pinned_free(self->own->pool, blocks[i]));
+  return NULL;
+}
+
+/* U2, U4: without a read meanwhile. The last refill of each thread shows what it has then. */
+LADE_TEST(PinnedThreadStats, PeakOfThreadsTogetherIsASixteenthTooLowAtMost) {
+  enum { ALL = TOGETHER * EACH, SHOWN = ALL - TOGETHER * LADEI_PINNED_MAGAZINE_MAX_BLOCKS };
+  pinned_fixture own;
+  pthread_t threads[TOGETHER];
+  lade_pinned_options options = pinned_fixture_options();
+  if (!pinned_fixture_open(&own, support_runtime_open("cpu"), &options)) return;
+  together all = {.own = &own};
+  pthread_barrier_init(&all.all_have, NULL, TOGETHER);
+  for (int i = 0; i < TOGETHER; i++) LADE_ASSERT_EQ_INT(pthread_create(&threads[i], NULL, hold_together, &all), 0);
+  for (int i = 0; i < TOGETHER; i++) pthread_join(threads[i], NULL);
+  lade_pinned_stats stats = pinned_fixture_stats(&own);
+  LADE_EXPECT_GE_UINT(stats.in_use_blocks.peak, SHOWN - SHOWN / 16);
+  LADE_EXPECT_LE_UINT(stats.in_use_blocks.peak, ALL);
+  LADE_EXPECT_GE_UINT(stats.requested_bytes.peak, (SHOWN - SHOWN / 16) * 4096);
+  LADE_EXPECT_LE_UINT(stats.requested_bytes.peak, ALL * 4096);
+  LADE_EXPECT_GE_UINT(class_of(&own, 4096).in_use_blocks.peak, SHOWN);
+  pthread_barrier_destroy(&all.all_have);
+  pinned_fixture_close(&own);
+}
+
+/* A thread alone sees its peak as it is, also one that is lower than what it had before a reset. */
+LADE_TEST(PinnedThreadStats, PeakAfterAFallAndAResetIsExact) {
+  enum { MANY = 2000, FEWER = 500, AGAIN = 700 };
+  static void *blocks[MANY];
+  pinned_fixture own;
+  lade_pinned_options options = pinned_fixture_options();
+  options.magazine_bytes = 1; /* each call shows what it does */
+  if (!pinned_fixture_open(&own, support_runtime_open("cpu"), &options)) return;
+  for (int i = 0; i < MANY; i++) LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 4096, &blocks[i]));
+  for (int i = FEWER; i < MANY; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[i]));
+  LADE_EXPECT_OK(lade_pinned_stats_reset(own.pool, LADE_STATS_RESET_PEAKS));
+  for (int i = FEWER; i < AGAIN; i++) LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 4096, &blocks[i]));
+  for (int i = 0; i < AGAIN; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[i]));
+  lade_pinned_stats stats = pinned_fixture_stats(&own);
+  LADE_EXPECT_EQ_UINT(stats.in_use_blocks.peak, AGAIN);
+  LADE_EXPECT_EQ_UINT(stats.requested_bytes.peak, AGAIN * 4096);
+  pinned_fixture_close(&own);
+}
+
 enum { OWN_BLOCKS = 200 };
 
 typedef struct pending_part {
