@@ -82,8 +82,8 @@ typedef struct lade_copy_table {
   size_t dst_count;  /**< How many blocks the destination has. */
   size_t src_count;  /**< How many the source has. */
   size_t bytes;      /**< Of a block, less than 2^31. */
-  /** Integers from 0 to dst_count - 1, each at most once; NULL: 0, 1, 2, ... Borrowed for the call in host memory,
-   * pinned or not. In device memory, where both lists must be then: read in stream order. */
+  /** Integers from 0 to dst_count - 1, each at most once; NULL: 0, 1, 2, ... At a multiple of id_bytes. Borrowed for the call in host
+   * memory, pinned or not. In memory of the stream's device, where both lists must be then: read in stream order. */
   const void *dst_ids;
   const void *src_ids; /**< The same, below src_count; a block may be read several times. */
   size_t id_bytes;     /**< Of an id: 4 or 8; 0: 8. */
@@ -103,7 +103,8 @@ LADE_INLINE void lade_copy_table_init(lade_copy_table *table) {
  * see blocks that overlap. They need the kernel, so call lade_copy_prepare() before.
  *
  * Errors: as lade_copy_pieces(), with the index in the lists; also for an id that is too large, and for an id that the
- * destination has twice. LADE_ERR_UNSUPPORTED for ids in device memory where the kernel is not loaded or does not reach the blocks.
+ * destination has twice. For ids in device memory: LADE_ERR_INVALID_ARGUMENT where that ends before the last one,
+ * LADE_ERR_UNSUPPORTED where the kernel is not loaded, or does not reach the blocks or the ids.
  */
 LADE_API lade_status lade_copy_blocks(lade_runtime *runtime, const lade_copy_table *table, lade_stream stream);
 

@@ -260,6 +260,10 @@ static lade_status table_read(const lade_copy_table *given, lade_copy_table *t) 
     (void)snprintf(field, sizeof field, "table.%s_count", side);
     if (count == 0 || !ladei_size_mul(count, stride, &span) || span >= LADEI_SIZE_LIMIT)
       return ladei_error_argument(call, field, "more than 0, and less than 2^60 bytes in all", "%zu", count);
+    const void *ids = i == 0 ? t->dst_ids : t->src_ids;
+    (void)snprintf(field, sizeof field, "table.%s_ids", side);
+    if ((uintptr_t)ids % t->id_bytes != 0)
+      return ladei_error_argument(call, field, "an address that is a multiple of id_bytes", "%p", ids);
   }
   return LADE_OK;
 }
@@ -359,7 +363,7 @@ static lade_status side_refuse(const char *name, const blocks_side *s, const lad
   char field[32];
   (void)snprintf(field, sizeof field, "table.%s", name);
   if (!s->pinned)
-    return ladei_error_argument("lade_copy_blocks", field, "device memory, or pinned host memory, for all blocks",
+    return ladei_error_argument("lade_copy_blocks", field, "device memory, or pinned host memory, to its end",
                                 "%zu of %zu bytes", s->good_bytes, s->bytes);
   return ladei_error(LADE_ERR_UNSUPPORTED, 0, "lade_copy_blocks: ids in device memory: device %d does not reach %s",
                      stream->device, field);
@@ -380,14 +384,19 @@ static lade_status table_on_device(lade_runtime *runtime, const lade_copy_table 
   return table_queue(runtime, ways, t, false, sides_direction(&to, &from), stream);
 }
 
-static lade_status ids_place(lade_runtime *runtime, const void *ids, const ladei_stream *stream, bool *out_on_device) {
+/* Ids in device memory are read by the kernel: all of them must be there, or the device is lost. */
+static lade_status ids_place(lade_runtime *runtime, const lade_copy_table *t, const char *name, const void *ids,
+                             const ladei_stream *stream, bool *out_on_device) {
   ladei_copy_end end;
   bool pageable;
+  blocks_side all;
   *out_on_device = false;
   if (ids == NULL) return LADE_OK;
   LADEI_TRY(ladei_copy_end_ask(runtime, ids, stream, &end, &pageable));
   *out_on_device = !pageable && end.device >= 0;
-  return LADE_OK;
+  if (!*out_on_device) return LADE_OK;
+  LADEI_TRY(side_find(runtime, ids, t->count * t->id_bytes, UINT_MAX, stream, &all));
+  return all.pinned && all.reached ? LADE_OK : side_refuse(name, &all, stream);
 }
 
 /* ---- Ids in host memory ------------------------------------------------------------------------------------------ */
@@ -453,8 +462,8 @@ static lade_status blocks_copy(lade_runtime *runtime, const lade_copy_table *giv
   LADEI_TRY(copies_enter(runtime, call, stream, &resolved));
   LADEI_TRY(table_read(given, &table));
   if (table.count == 0) return LADE_OK;
-  LADEI_TRY(ids_place(runtime, table.dst_ids, &resolved, &dst_ids));
-  LADEI_TRY(ids_place(runtime, table.src_ids, &resolved, &src_ids));
+  LADEI_TRY(ids_place(runtime, &table, "dst_ids", table.dst_ids, &resolved, &dst_ids));
+  LADEI_TRY(ids_place(runtime, &table, "src_ids", table.src_ids, &resolved, &src_ids));
   if (dst_ids && src_ids) return table_on_device(runtime, &table, &resolved);
   if (!dst_ids && !src_ids) return table_at_call(runtime, &table, &resolved);
   return ladei_error_argument(call, dst_ids ? "table.src_ids" : "table.dst_ids",

@@ -606,6 +606,40 @@ LADE_TEST_P(CopyTables, IdsOnTheDeviceAreReadInStreamOrder, SUPPORT_RUNTIMES, na
   sides_close(&s);
 }
 
+/* Regression: the kernel read past the end of such ids, or those of another device, which loses the device. */
+LADE_TEST_P(CopyTables, IdsThatTheDeviceCannotReadAreRefused, SUPPORT_RUNTIMES, name) {
+  sides s;
+  char *ids, *foreign;
+  int count;
+  if (!sides_open(&s, name)) return;
+  (void)lade_copy_prepare(s.runtime, 0);
+  LADE_ASSERT_OK(s.runtime->ops->device_alloc(s.runtime->self, 0, 4096, (void **)&ids));
+  lade_copy_table table = table_of(&s);
+  table.dst_ids = s.device + 2 * MIB;
+  table.src_ids = ids;
+  table.count = 4 * MIB / 8; /* longer than an allocation that a driver rounds up */
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_copy_blocks(s.runtime, &table, s.stream));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "table.");
+  table.count = 4;
+  table.dst_ids = s.device + 2 * MIB + 4;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_copy_blocks(s.runtime, &table, s.stream));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "table.dst_ids");
+  table.dst_ids = s.device + 2 * MIB;
+  table.src_ids = s.host + 4;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_copy_blocks(s.runtime, &table, s.stream));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "table.src_ids");
+  LADE_ASSERT_OK(s.runtime->ops->device_count(s.runtime->self, &count));
+  if (count > 1) {
+    LADE_ASSERT_OK(s.runtime->ops->device_alloc(s.runtime->self, 1, 4096, (void **)&foreign));
+    table.src_ids = foreign;
+    LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_copy_blocks(s.runtime, &table, s.stream));
+    LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "does not reach table.src_ids");
+    LADE_ASSERT_OK(s.runtime->ops->device_free(s.runtime->self, 1, foreign));
+  }
+  LADE_ASSERT_OK(s.runtime->ops->device_free(s.runtime->self, 0, ids));
+  sides_close(&s);
+}
+
 LADE_TEST_P(CopyTables, NameWrongFields, SUPPORT_RUNTIMES, name) {
   static const uint64_t twice[] = {4, 5, 4}, large[] = {4, 1000, 2}, negative[] = {1, 2, UINT64_MAX};
   sides s;
