@@ -105,6 +105,7 @@ void ladei_setting_values(const ladei_setting *s, ladei_settings_known known, ch
   case LADEI_SETTING_DIVISIONS:
     snprintf(text, text_bytes, "a power of two, or [A:D,...,>:D] with powers of two");
     return;
+  case LADEI_SETTING_PASSED: snprintf(text, text_bytes, "any text"); return;
   default: words_list(s, known, text, text_bytes);
   }
 }
@@ -281,6 +282,7 @@ static bool value_read(const parser *p, const ladei_setting *s, config_part valu
   case LADEI_SETTING_FRACTION: return fraction_in_range(s, value, field);
   case LADEI_SETTING_DIVISIONS: return divisions_read(p, value, again, field);
   case LADEI_SETTING_NAME: return name_read(p, value, field);
+  case LADEI_SETTING_PASSED: return value.begin < value.end;
   default: return words_store(p, s, value, field);
   }
 }

@@ -24,7 +24,8 @@ typedef enum ladei_setting_kind {
   LADEI_SETTING_WORD,         /* uint32_t, or the bits `mask` of one: the number of one of the words */
   LADEI_SETTING_WORD_SET,     /* uint32_t: the numbers of some words, which bars separate, joined by "or" */
   LADEI_SETTING_NAME,         /* const char *: letters, digits, '-', '_', '.'; one row of all tables at most */
-  LADEI_SETTING_DIVISIONS     /* uint64_t[16]: steps per power of two, by size (lade/config.h) */
+  LADEI_SETTING_DIVISIONS,    /* uint64_t[16]: steps per power of two, by size (lade/config.h) */
+  LADEI_SETTING_PASSED        /* any text: of another allocator's, without effect here and without a field */
 } ladei_setting_kind;
 
 /* The project that a key comes from. */

@@ -141,6 +141,20 @@ static void setting_text(const ladei_setting *s, char *text, size_t text_bytes) 
   }
 }
 
+/* Keys of PyTorch's that decide nothing here take what PyTorch takes, in lists too, and leave their neighbours alone. */
+LADE_TEST(Config, ValuesWithoutEffectArePassed) {
+  const all_options config =
+      parse_ok("expandable_segments_reserve:40G,max_split_size_mb:40,"
+               "expandable_segments_reserve_by_class:[serving:0.25,other:8G],pinned_event_batch:3,"
+               "pinned_free_catch_all:True");
+  LADE_EXPECT_EQ_UINT(config.device.max_split_bytes, 40 * LADEI_MIB);
+  LADE_EXPECT_EQ_UINT(config.pinned.event_batch, 3);
+  lade_config other;
+  lade_config_init(&other);
+  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, lade_config_parse("expandable_segments_reserve:", &other));
+  LADE_EXPECT(strstr(lade_last_error()->text, "expected any text") != NULL);
+}
+
 LADE_TEST(Config, EachKeyChangesItsOption) {
   all_options before, after;
   char text[128];

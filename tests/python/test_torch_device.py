@@ -210,6 +210,20 @@ def test_settings_of_pytorch_reach_lade():
     """) == ["6", "5"]
 
 
+def test_settings_of_later_versions_are_no_error():
+    """Regression: PyTorch took keys that only it knows, and lade refused them behind it."""
+    assert program("""
+        call = lambda text: lade.torch._call(lade.torch._native().lade_torch_device_settings, text.encode())
+        for text in ("expandable_segments_reserve:0.5", "expandable_segments_reserve:40G,pinned_free_catch_all:True",
+                     "expandable_segments_reserve_by_class:[serving:0.25,other:8G],max_split_size_mb:40"):
+            call(text)
+        b = alloc(5 * MIB)
+        print(stat("allocated_bytes.all.current") // MIB)
+        try: call("expandable_segments_reserved:1")
+        except lade.ConfigError as error: print("unknown key" in str(error))
+    """) == ["5", "True"]
+
+
 def test_another_backend_is_refused_by_name():
     """PyTorch fails an assertion later, where its settings name another allocator than the one that is there."""
     text = """
