@@ -9,7 +9,7 @@
  * S1  Each rank has its own mapping, and no descriptor once the call has returned: the memory lasts until the last rank has
  *     disowned it or died.
  * S2  A rank that fails takes part in both gathers all the same, so that the others learn why; then no rank has the memory.
- * S3  The ranks charge the budget together, under an id that rank 0 chooses: it counts the memory once, while any of them has it.
+ * S3  The ranks charge the budget together: it knows the file by their mappings, and counts it once, while any of them has it.
  * Locks: none. The group's calls exclude each other.
  */
 #include <errno.h>
@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -33,7 +32,6 @@ typedef struct region_record {
   ladei_group_needs needs;
   uint64_t bytes, device, inode;
   int64_t process;
-  uint64_t id; /* to the budget */
   int32_t fd;
   int32_t reserved;
 } region_record;
@@ -42,7 +40,7 @@ typedef struct region {
   lade_pinned_pool *pool;
   lade_group *group;
   uint32_t rank, size;
-  uint64_t bytes, id;
+  uint64_t bytes;
   int fd;       /* -1: none */
   void *memory; /* NULL: not adopted */
 } region;
@@ -53,14 +51,6 @@ static lade_status system_error(const region *r, const char *what) {
                      (unsigned long long)r->bytes, strerror(reason));
 }
 
-/* Not 0, and of no other memory: by chance, or by the file's own number where the system has no random bytes yet. */
-static uint64_t id_choose(const struct stat *file) {
-  uint64_t id = 0;
-  if (getrandom(&id, sizeof id, GRND_NONBLOCK) != (ssize_t)sizeof id)
-    id = (uint64_t)getpid() << 32 ^ (uint64_t)file->st_ino;
-  return id != 0 ? id : 1;
-}
-
 static lade_status file_make(region *r, region_record *own) {
   struct stat info;
   r->fd = memfd_create("lade shared pinned memory", MFD_CLOEXEC);
@@ -68,7 +58,6 @@ static lade_status file_make(region *r, region_record *own) {
   if (ftruncate(r->fd, (off_t)r->bytes) != 0 || fstat(r->fd, &info) != 0) return system_error(r, "a memory file");
   own->device = info.st_dev;
   own->inode = info.st_ino;
-  own->id = id_choose(&info);
   own->process = getpid();
   own->fd = r->fd;
   return LADE_OK;
@@ -92,7 +81,7 @@ static lade_status file_open(region *r, const region_record *first) {
 static lade_status region_adopt(region *r) {
   void *memory = mmap(NULL, (size_t)r->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, 0);
   if (memory == MAP_FAILED) return system_error(r, "a mapping");
-  lade_status status = ladei_pinned_adopt_shared(r->pool, memory, r->bytes, r->id, call);
+  lade_status status = ladei_pinned_adopt_mapped(r->pool, memory, r->bytes, call);
   if (status == LADE_OK)
     r->memory = memory;
   else
@@ -129,7 +118,6 @@ static lade_status region_make(region *r, region_record *all) {
   if (status == LADE_OK && r->rank == 0) status = file_make(r, &own);
   LADEI_TRY(needs_exchange(r, &own, all, status));
   LADEI_TRY(bytes_agree(r, all));
-  r->id = all[0].id;
   status = r->rank == 0 ? LADE_OK : file_open(r, &all[0]);
   if (status == LADE_OK) status = region_adopt(r);
   return needs_exchange(r, &own, all, status); /* S2: rank 0's descriptor is open until here */

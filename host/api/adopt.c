@@ -7,7 +7,7 @@
  *                                                                 ^----- refused: in it again
  *
  * A1  What is in the list is registered, and charged to the budget unless the program said that another process has done that; what
- *     pools share is charged by all of them together.
+ *     processes share is charged by all of them together.
  * A2  A thread that takes an entry out of the list has it alone; so of two that disown the same memory one is refused.
  * A3  Memory that a failed creation could not unregister stays in the list, and destroying the pool tries again.
  * Locks: the pool's lock guards the list. The driver is called without it.
@@ -20,6 +20,7 @@
 
 #include "base/log.h"
 #include "base/size.h"
+#include "host/budget/ledger_mapping.h"
 #include "host/state/call.h"
 #include "host/state/stats.h"
 
@@ -29,7 +30,7 @@ typedef struct ladei_pinned_adopted {
   void *base;   /* its pages */
   size_t bytes;
   uint64_t charged;       /* of them, to the budget, by this pool alone */
-  ladei_ledger_hold hold; /* id not 0: charged by this pool and others together */
+  ladei_ledger_hold hold; /* id not 0: charged by this pool and those of other processes together */
   bool mapped;            /* by lade: unmapped at the end */
   bool abandoned;         /* no caller knows of it: A3 */
 } ladei_pinned_adopted;
@@ -105,17 +106,18 @@ static lade_status arguments_check(const void *memory, uint64_t bytes, uint32_t 
                              : ladei_error_argument(call, "flags", "bits of lade_pinned_adopt_flag", "%#x", flags);
 }
 
-/* `shared_id`: of memory that lade has mapped, and pools share; 0: the program's own. */
-static lade_status memory_adopt(lade_pinned_pool *pool, void *memory, uint64_t bytes, uint32_t flags,
-                                uint64_t shared_id, const char *call) {
+static lade_status memory_adopt(lade_pinned_pool *pool, void *memory, uint64_t bytes, uint32_t flags, bool mapped,
+                                const char *call) {
   ladei_lock_assert_none_held();
   ladei_pinned_adopted *entry = calloc(1, sizeof *entry);
   if (entry == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory", call);
   size_t before = (uintptr_t)memory % LADEI_PINNED_PAGE_BYTES;
-  *entry = (ladei_pinned_adopted){.memory = memory, .base = (char *)memory - before, .mapped = shared_id != 0};
+  *entry = (ladei_pinned_adopted){.memory = memory, .base = (char *)memory - before, .mapped = mapped};
   entry->bytes = ladei_pinned_pages(before + (size_t)bytes) << LADEI_PINNED_PAGE_SHIFT;
-  entry->charged = shared_id != 0 || (flags & LADE_PINNED_ADOPT_CHARGED) != 0 ? 0 : entry->bytes;
-  entry->hold = (ladei_ledger_hold){.id = shared_id, .bytes = entry->bytes};
+  if ((flags & LADE_PINNED_ADOPT_CHARGED) == 0) {
+    entry->hold = (ladei_ledger_hold){.id = ladei_ledger_mapping_id(entry->base, entry->bytes), .bytes = entry->bytes};
+    entry->charged = entry->hold.id != 0 ? 0 : entry->bytes;
+  }
   lade_status status = entry_pin(pool, entry, flags);
   if (status != LADE_OK) {
     free(entry);
@@ -127,16 +129,14 @@ static lade_status memory_adopt(lade_pinned_pool *pool, void *memory, uint64_t b
   return LADE_OK;
 }
 
-lade_status ladei_pinned_adopt_shared(lade_pinned_pool *pool, void *memory, uint64_t bytes, uint64_t id,
-                                      const char *call) {
-  assert(id != 0);
-  return memory_adopt(pool, memory, bytes, 0, id, call);
+lade_status ladei_pinned_adopt_mapped(lade_pinned_pool *pool, void *memory, uint64_t bytes, const char *call) {
+  return memory_adopt(pool, memory, bytes, 0, true, call);
 }
 
 lade_status lade_pinned_adopt(lade_pinned_pool *pool, void *memory, uint64_t bytes, uint32_t flags) {
   LADEI_TRY(ladei_pinned_enter_with(pool, memory != NULL, "memory", __func__));
   LADEI_TRY(arguments_check(memory, bytes, flags, __func__));
-  return LADEI_HELD(memory_adopt(pool, memory, bytes, flags, 0, "lade_pinned_adopt"));
+  return LADEI_HELD(memory_adopt(pool, memory, bytes, flags, false, "lade_pinned_adopt"));
 }
 
 /* Refused by the driver, it stays, and no caller knows of it if `abandons`. */

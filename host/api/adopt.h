@@ -5,10 +5,8 @@
 
 #include "host/state/pool_state.h"
 
-/* As lade_pinned_adopt() of memory that lade has mapped, and that pools share under this id, which is not 0: the budget counts it once,
- * while any of them has it. lade_pinned_disown() unmaps it. The arguments are checked. */
-lade_status ladei_pinned_adopt_shared(lade_pinned_pool *pool, void *memory, uint64_t bytes, uint64_t id,
-                                      const char *call);
+/* As lade_pinned_adopt() of memory that lade has mapped: lade_pinned_disown() unmaps it. The arguments are checked. */
+lade_status ladei_pinned_adopt_mapped(lade_pinned_pool *pool, void *memory, uint64_t bytes, const char *call);
 
 /* Takes the pin off memory that no caller has heard of. Keeps the last error. */
 void ladei_pinned_adopted_abandon(lade_pinned_pool *pool, const void *memory);

@@ -269,6 +269,11 @@ static bool attach(ladei_ledger *ledger) {
   return true;
 }
 
+static void decide(ladei_ledger *ledger) {
+  ledger->answer = ladei_ledger_decide(ladei_ledger_file_slots(&ledger->file), ladei_ledger_file_count(&ledger->file),
+                                       ledger->index);
+}
+
 /* ---- Memory that pools share ------------------------------------------------------------------------------------- */
 
 static ladei_ledger_slot slot_of_hold(const ladei_ledger *ledger, const ladei_ledger_hold *hold) {
@@ -344,6 +349,8 @@ static bool hold_place(ladei_ledger *ledger, ladei_ledger_hold *hold, bool *gran
   if (!hold_find(ledger, hold, &index)) return hold_make(ledger, hold, granted);
   if (!ladei_ledger_slot_lock_shared(&ledger->file, index)) return hold_lock_fault(ledger, index);
   hold->index = index;
+  decide(ledger);
+  ledger->answer.held_bytes -= hold->bytes; /* as before it came */
   return true;
 }
 
@@ -447,11 +454,6 @@ static bool own_slot_write(ladei_ledger *ledger, uint64_t bytes, uint64_t wanted
   ledger->slot = slot;
   ladei_ledger_file_slots(&ledger->file)[ledger->index] = slot;
   return true;
-}
-
-static void decide(ladei_ledger *ledger) {
-  ledger->answer = ladei_ledger_decide(ladei_ledger_file_slots(&ledger->file), ladei_ledger_file_count(&ledger->file),
-                                       ledger->index);
 }
 
 static void fault_count(ladei_ledger *ledger) {

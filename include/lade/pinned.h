@@ -644,14 +644,15 @@ LADE_API lade_status lade_pinned_blocks_each(lade_pinned_pool *pool, lade_pinned
 typedef enum lade_pinned_adopt_flag {
   /** Devices only read the memory, which may be mapped for reading alone, such as a checkpoint in /dev/shm. */
   LADE_PINNED_ADOPT_READ_ONLY = 1 << 0,
-  /** Another pool, most often of another process, has charged these pages to the budget. */
+  /** Another pool has charged these pages to the budget. Shared mappings do not need it: they are charged once. */
   LADE_PINNED_ADOPT_CHARGED = 1 << 1
 } lade_pinned_adopt_flag;
 
 /**
  * Pin memory that the program has, in place: an array, a mapping of a file in /dev/shm, memory that processes share. Copies to
  * and from it are as those of the pool's blocks. The pool keeps nothing but its registration: it hands none of it out, tracks
- * no use, and options.max_bytes does not count it. The budget of pinned memory does.
+ * no use, and options.max_bytes does not count it. The budget of pinned memory does: once what several processes adopt the same bytes
+ * of in shared mappings of one file, such as a memfd or one in /dev/shm, and as long as any of them has it adopted.
  *
  * @param memory  Its pages stay mapped until lade_pinned_disown(); the first and the last one are pinned whole. No shared
  *                mapping of a file on a disk, except with LADE_PINNED_ADOPT_READ_ONLY.

@@ -162,6 +162,37 @@ LADE_TEST(Adopt, TheBudgetIsChargedOnce) {
   machine_close(&own);
 }
 
+/* Bug: what processes share counted for each that did not say that another one had charged it, and for none once that one was gone. */
+LADE_TEST(Adopt, TheBudgetCountsSharedMappingsOnce) {
+  machine own;
+  if (!machine_open(&own, "cpu")) return;
+  lade_pinned_options options = options_of();
+  lade_pinned_pool *first = pool_open(&own, &options), *second = pool_open(&own, &options);
+  size_t bytes = 20 * LADEI_MIB; /* of 32 */
+  int fd = memfd_create("lade adopt test", MFD_CLOEXEC);
+  LADE_ASSERT(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
+  char *memory[2], *other = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  for (int i = 0; i < 2; i++) memory[i] = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  LADE_ASSERT(other != MAP_FAILED && memory[0] != MAP_FAILED && memory[1] != MAP_FAILED);
+  LADE_EXPECT_OK(lade_pinned_adopt(first, memory[0], bytes, 0));
+  LADE_EXPECT_OK(lade_pinned_adopt(second, memory[1], bytes, 0));
+  LADE_EXPECT_EQ_UINT(stats_of(second).budget_held_bytes, bytes);
+  LADE_EXPECT_EQ_UINT(stats_of(second).budget_bytes, 32 * LADEI_MIB);
+  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_adopt(second, other, bytes, 0));
+  LADE_EXPECT_OK(lade_pinned_disown(first, memory[0]));
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(first, true));
+  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_adopt(second, other, bytes, 0));
+  LADE_EXPECT_OK(lade_pinned_disown(second, memory[1]));
+  LADE_EXPECT_OK(lade_pinned_adopt(second, other, bytes, 0));
+  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_adopt(second, memory[1], bytes, 0));
+  LADE_EXPECT_OK(lade_pinned_disown(second, other));
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(second, true));
+  for (int i = 0; i < 2; i++) munmap(memory[i], bytes);
+  munmap(other, bytes);
+  close(fd);
+  machine_close(&own);
+}
+
 /* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
 enum { THREADS = 4, ROUNDS = 100 };

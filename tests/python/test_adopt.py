@@ -139,7 +139,7 @@ def _fill(name, nbytes, rank, ranks, barrier):
     pool = lade.PinnedPool(device)
     shared = SharedMemory(name)
     data = np.frombuffer(shared.buf, np.uint8)[:nbytes]
-    with pool.adopt(data, charged=rank != 0), lade.Pipeline(device, pool=pool) as pipeline:
+    with pool.adopt(data), lade.Pipeline(device, pool=pool) as pipeline:
         data[rank * nbytes // ranks : (rank + 1) * nbytes // ranks] = rank + 1
         barrier.wait()
         there = lade.DeviceAllocator(device).empty(nbytes, "uint8")

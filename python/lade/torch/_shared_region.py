@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pinned memory that the ranks of a torch.distributed group share: what offloaded modules have on the host, once for all of them.
 
-Rank 0 makes a memory file, the others map it by its path in /proc. Each rank's pool pins the mapping; rank 0's charges the budget. The
+Rank 0 makes a memory file, the others map it by its path in /proc. Each rank's pool pins the mapping; the budget counts it once. The
 file has no name and goes with its last mapping, so a rank that dies leaves it to the others.
 
 Ranks agree: what fails in one fails in all, and no rank goes on alone.
@@ -72,7 +72,7 @@ class Region:
                 if self.rank != 0:
                     file = self._open(found[0][1])
                 self._memory = mmap.mmap(file, nbytes)
-                self._adopted = pool.adopt(self._memory, charged=self.rank != 0)
+                self._adopted = pool.adopt(self._memory)
         finally:
             if file >= 0:
                 os.close(file)
