@@ -311,6 +311,25 @@ static void bad_alignment(const ranks_one *one, const failing *f, lade_load_opti
   if (one->rank == 1) options->alignment = 3;
 }
 
+/* What a load by one process has, and one by a group has not: its tensors lie as broadcasts need them. */
+static void own_memory(const ranks_one *one, const failing *f, lade_load_options *options) {
+  static void *memory[16];
+  (void)f;
+  if (one->rank == 1) options->memory = memory;
+}
+
+static void own_parts(const ranks_one *one, const failing *f, lade_load_options *options) {
+  static const lade_load_part parts[16];
+  (void)f;
+  if (one->rank == 1) options->parts = parts;
+}
+
+static void own_dtypes(const ranks_one *one, const failing *f, lade_load_options *options) {
+  static const int32_t dtypes[16];
+  (void)f;
+  if (one->rank == 1) options->dtypes = dtypes;
+}
+
 static lade_status refusing_rule(void *user, const lade_tensor_info *tensor, lade_load_rule *rule) {
   (void)user, (void)rule;
   return tensor->rank == 3 ? LADE_ERR_LIMIT : LADE_OK;
@@ -338,6 +357,19 @@ LADE_TEST(GroupLoad, ARefusedArgumentIsRefusedEverywhere) {
   failing_run(&alignment);
   failing callback = {.status = LADE_ERR_CALLBACK, .words = {"rank 1 of 4", "experts"}, .change = bad_callback};
   failing_run(&callback);
+}
+
+LADE_TEST(GroupLoad, TensorsThatAreThereAndPartsAndOtherTypesAreRefusedByName) {
+  static const struct {
+    void (*change)(const ranks_one *one, const failing *f, lade_load_options *options);
+    const char *words;
+  } cases[] = {{own_memory, "options.memory"}, {own_parts, "options.parts"}, {own_dtypes, "options.dtypes"}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    failing c = {
+        .status = LADE_ERR_INVALID_ARGUMENT, .words = {"rank 1 of 4", cases[i].words}, .change = cases[i].change};
+    failing_run(&c);
+    LADE_EXPECT_EQ_UINT(c.failed, 4);
+  }
 }
 
 /* A rank whose file is another one: by size, and of the same size by its header. */

@@ -56,6 +56,30 @@ def test_a_load_divides_the_machine(opened, path, device):
     assert opened == [8, 4]
 
 
+INTO = """
+import sys, numpy, lade, lade.safetensors
+path, rank, ranks = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+device = lade.software_device(clock="cpu")
+own = lade.DeviceAllocator(device).empty(8 // ranks, "int64")
+part = slice(8 // ranks * rank, 8 // ranks * (rank + 1))
+assert lade.safetensors.load_into({"a": own}, path, slices=lambda name, shape: part, local_ranks=ranks) == ([], [])
+there = numpy.zeros(8 // ranks, numpy.int64)
+lade.Pipeline(device).copy(there, own).wait()
+print(there.tolist())
+"""
+
+
+def test_ranks_load_into_tensors_each_by_itself(path):
+    """There is no group in it: what one gets, and whether it fails, is no other's."""
+    ranks = [subprocess.Popen([sys.executable, "-c", INTO, path if rank != 2 else f"{path}.none", str(rank), "4"], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True) for rank in range(4)]
+    for rank, (out, error) in enumerate(process.communicate(timeout=120) for process in ranks):
+        if rank == 2:
+            assert "FileNotFoundError" in error
+        else:
+            assert out.split() == [f"[{2 * rank},", f"{2 * rank + 1}]"], error
+
+
 def test_a_save_divides_the_machine(opened, tmp_path, device):
     tensors = {"a": lade.DeviceAllocator(device).empty(8, "int64")}
     lade.safetensors.save_file(tensors, tmp_path / "file", local_ranks=8)

@@ -76,7 +76,7 @@ def load_into(tensors, filename, *, strict=True, convert=False, slices=None, pip
         Says which part of the file's tensor its tensor here gets, as an index such as ``numpy.s_[:, 512:1024]`` or ``numpy.s_[3]``: one
         range of one dimension. None from it: all. Only the part is read.
     pipeline, direct, progress, local_ranks
-        As for :func:`load_file`.
+        As for :func:`load_file`. Each of several ranks loads by itself, whatever the others do: what its own tensors get.
     stream : Stream, int, object with __cuda_stream__ or None
         What is queued on it, and on those of DeviceBuffers, is waited for by the copies. None: the current stream of torch or CuPy.
 
