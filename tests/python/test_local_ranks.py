@@ -70,7 +70,7 @@ print(there.tolist())
 
 
 def test_ranks_load_into_tensors_each_by_itself(path):
-    """There is no group in it: what one gets, and whether it fails, is no other's."""
+    """There is no group in it: what one gets, and whether it fails, is no other's. Regression: load_into() refused local_ranks, always."""
     ranks = [subprocess.Popen([sys.executable, "-c", INTO, path if rank != 2 else f"{path}.none", str(rank), "4"], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True) for rank in range(4)]
     for rank, (out, error) in enumerate(process.communicate(timeout=120) for process in ranks):

@@ -113,7 +113,7 @@ def load_into(tensors, filename, *, strict=True, convert=False, slices=None, pip
         missing, unexpected = fit.missing, fit.unexpected
         if strict and (missing or unexpected):
             raise RuntimeError(f"{path_text(filename)} does not fit: missing {missing}, unexpected {unexpected}")
-        target = _target_of(rows, file._at.pipeline, file._at.allocator, stream, local_ranks)
+        target = _target_of(rows, file._at.pipeline, file._at.allocator, stream, None)  # the pipeline has its ranks
         if not target:
             return missing, unexpected
         load = there.start_into(target[0], rows, fit, _decide(convert, slices), slices is not None, direct)
