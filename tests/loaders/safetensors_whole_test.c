@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/error.h"
 #include "loaders/generation.h"
 #include "tests/loaders/fixture.h"
 #include "tests/pipeline/storage_faults.h"
@@ -29,18 +30,21 @@ enum { KILL_STEP = 1 };
 
 enum { TENSORS = 3, TENSOR_BYTES = 5000, OLD = 1, NEW = 2, LATER = 3 };
 
-/* One file or several, with files that have no name and on file systems without them. */
+/* One file or several, with files that have no name and on file systems without them; waited for, or begun. */
 typedef struct kind {
   const char *name;
-  bool sharded, named, no_sync;
+  bool sharded, named, no_sync, begun;
 } kind;
 
-static const kind all_kinds[] = {{"single", false, false, false},
-                                 {"single_named", false, true, false},
-                                 {"sharded", true, false, false},
-                                 {"sharded_named", true, true, false},
-                                 {"sharded_no_sync", true, false, true}};
-static const char *const kinds[] = {"single", "single_named", "sharded", "sharded_named", "sharded_no_sync", NULL};
+static const kind all_kinds[] = {{"single", .sharded = false},
+                                 {"single_named", .named = true},
+                                 {"sharded", .sharded = true},
+                                 {"sharded_named", .sharded = true, .named = true},
+                                 {"sharded_no_sync", .sharded = true, .no_sync = true},
+                                 {"single_begun", .begun = true},
+                                 {"sharded_begun", .sharded = true, .begun = true}};
+static const char *const kinds[] = {"single",          "single_named", "sharded",       "sharded_named",
+                                    "sharded_no_sync", "single_begun", "sharded_begun", NULL};
 
 static kind kind_of(const char *name) {
   size_t i = 0;
@@ -86,6 +90,18 @@ static storage_faults faults_of(const scene *s, storage_faults faults) {
 
 /* --- saving ------------------------------------------------------------------------------------------------------- */
 
+static lade_status tensors_save(const scene *s, const fixture *f, const lade_tensor tensors[TENSORS],
+                                const lade_save_options *options) {
+  lade_save *save;
+  if (!s->k.begun) return lade_safetensors_save(s->path, f->targets, 1, tensors, TENSORS, options);
+  LADEI_TRY(lade_safetensors_save_begin(s->path, f->targets, 1, tensors, TENSORS, options, &save));
+  lade_status status = lade_save_wait(save, LADE_SAVE_DURABLE, LADE_WAIT_FOREVER);
+  lade_error outcome = *lade_last_error();
+  LADE_EXPECT_OK(lade_save_destroy(save, false));
+  if (status != LADE_OK) ladei_error_restore(&outcome);
+  return status;
+}
+
 /* The same names and shapes whatever the seed: a mixture would be a good checkpoint of the format. */
 static lade_status seed_save(scene *s, const fixture *f, uint64_t seed, storage_faults faults) {
   static const uint64_t shape[] = {TENSOR_BYTES};
@@ -107,7 +123,7 @@ static lade_status seed_save(scene *s, const fixture *f, uint64_t seed, storage_
   options.progress = s->progress;
   options.user = s;
   storage_faults_set(faults_of(s, faults));
-  lade_status status = lade_safetensors_save(s->path, f->targets, 1, tensors, TENSORS, &options);
+  lade_status status = tensors_save(s, f, tensors, &options);
   s->calls = storage_faults_count();
   s->nth = storage_faults_nth();
   if (faults.nth > 0) lade_test_context("%s, %s", s->context, storage_faults_nth());
@@ -245,7 +261,7 @@ static bool save_killed(scene *s, int nth) {
   return killed;
 }
 
-static const char *const killed_kinds[] = {"single", "sharded", "sharded_named", NULL};
+static const char *const killed_kinds[] = {"single", "sharded", "sharded_named", "single_begun", "sharded_begun", NULL};
 
 LADE_TEST_P(SafetensorsWhole, IsOldOrNewWhereverItIsKilled, killed_kinds, name) {
   fixture f;
