@@ -251,12 +251,12 @@ bool rows_has_torch_on_device(const TensorRows &self) {
       self.rows.begin(), self.rows.end(), [](const auto &row) { return row.of_torch && row.device >= 0; });
 }
 
-// Numbers of the rows of torch with bytes, by address; those at one address, few at most times, in the order of `key`.
-template <typename Key> std::vector<size_t> torch_sorted(const TensorRows &self, Key key) {
+// Numbers of the rows with bytes, or of those of torch, by address; those at one address, few at most times, in the order of `key`.
+template <typename Key> std::vector<size_t> rows_sorted(const TensorRows &self, bool of_torch_alone, Key key) {
   std::vector<std::pair<uintptr_t, size_t>> places;
   places.reserve(self.rows.size());
   for (size_t i = 0; i < self.rows.size(); i++)
-    if (self.rows[i].of_torch && self.rows[i].data)
+    if (self.rows[i].data && (self.rows[i].of_torch || !of_torch_alone))
       places.emplace_back(reinterpret_cast<uintptr_t>(self.rows[i].data), i);
   std::sort(places.begin(), places.end());
   for (size_t begin = 0, end = 0; begin < places.size(); begin = end) {
@@ -273,7 +273,7 @@ template <typename Key> std::vector<size_t> torch_sorted(const TensorRows &self,
 
 // Names of tensors of torch that have bytes of others.
 nb::list rows_shared(const TensorRows &self) {
-  const auto order = torch_sorted(self, [](const auto &row) { return std::make_tuple(row.bytes, row.name); });
+  const auto order = rows_sorted(self, true, [](const auto &row) { return std::make_tuple(row.bytes, row.name); });
   nb::list out;
   const char *end = nullptr;
   for (size_t i = 0; i < order.size(); i++) {
@@ -294,7 +294,7 @@ std::vector<size_t> TensorRows::firsts() const {
   std::iota(out.begin(), out.end(), size_t{0});
   const auto place = [](const Row &row) { return std::make_tuple(row.data, row.bytes, row.device); };
   const auto order =
-      torch_sorted(*this, [](const Row &row) { return std::make_tuple(row.bytes, row.device, row.name); });
+      rows_sorted(*this, false, [](const Row &row) { return std::make_tuple(row.bytes, row.device, row.name); });
   for (size_t i = 1; i < order.size(); i++)
     if (place(rows[order[i]]) == place(rows[order[i - 1]])) out[order[i]] = out[order[i - 1]];
   return out;

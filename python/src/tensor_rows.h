@@ -48,7 +48,7 @@ struct TensorRows {
 
   const uint64_t *shape_of(const Row &row) const noexcept { return extents.data() + row.shape; }
   std::string title_of(const Row &row) const { return "tensor `" + std::string(row.name) + "`"; }
-  // For each row the number of the first, by name, of torch that lies in the same bytes; its own where there is none.
+  // For each row the number of the first, by name, that lies in the same bytes; its own where there is none.
   std::vector<size_t> firsts() const;
 };
 

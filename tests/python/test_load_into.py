@@ -101,3 +101,15 @@ def test_rows_of_half_bytes_are_counted_whole(tmp_path):
         load.wait(None)
         assert bytes(np.from_dlpack(view)) == bytes((3, 4, 5))
         load.close()
+
+
+def test_two_names_of_one_memory_are_one_tensor(tmp_path, device):
+    """Regression: of buffers, which are not torch's, both were read, at the same time; which bytes stayed was chance."""
+    path, own = tmp_path / "tied.safetensors", lade.DeviceAllocator(device).empty((1 << 18,), "int64")
+    first, last = np.full(1 << 18, 3), np.full(1 << 18, 4)
+    lade.safetensors.save_file({"a": first, "b": last, "c": first}, path)
+    for names, wanted in (["a", "b"], last), (["b", "none"], last), (["c", "a", "b"], first):
+        assert lade.safetensors.load_into(dict.fromkeys(names, own), path, strict=False)[0] == []
+        there = np.zeros_like(first)
+        lade.Pipeline(device).copy(there, own).wait()
+        assert (there == wanted).all()
