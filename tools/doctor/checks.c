@@ -215,7 +215,9 @@ static void huge_pages_look(finding *out) {
   char mode[PAGES_MODE_BYTES];
   pages_transparent_mode("", mode);
   found(out, "transparent huge pages: %s", mode);
-  if (strcmp(mode, "always") != 0 && strcmp(mode, "madvise") != 0)
+  if (strcmp(mode, "unknown") == 0)
+    advise(out, FINDING_OPTIONAL, "mount /sys in the container to see them; a kernel without them has no such setting");
+  else if (strcmp(mode, "always") != 0 && strcmp(mode, "madvise") != 0)
     advise(out, FINDING_TO_DO,
            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled (as root): pinning takes a page fault per 4 KiB "
            "without");

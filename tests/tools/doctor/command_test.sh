@@ -48,6 +48,12 @@ LADE_ALLOC_CONF=alien:1 doctor 1
 grep -q '^settings  *to do  *LADE_ALLOC_CONF: configuration: unknown key "alien"' "$dir/out" ||
   fail "settings: $(grep settings "$dir/out")"
 
+# A container without /sys: what is not to be seen is no fault of the machine's.
+if unshare -rm mount -t tmpfs none /sys 2>/dev/null; then
+  unshare -rm sh -c 'mount -t tmpfs none /sys && exec "$0" doctor' "$lade" >"$dir/out"
+  grep -A 1 '^huge_pages  *optional  *transparent huge pages: unknown' "$dir/out" | grep -q 'mount /sys' || fail "huge_pages: $(cat "$dir/out")"
+fi
+
 # What python3 answers is the test's.
 pythons() { # ANSWER: of the python3 that comes first
   mkdir -p "$dir/bin"
