@@ -588,8 +588,8 @@ typedef struct lade_runtime_ops {
    * Copies pieces within memory that the stream's device reads and writes itself: its own, what it may access, and pinned memory by
    * its device_alias. In no order; pieces that overlap others' destinations end with any bytes of both. `blocks`: of
    * threads, each of which takes a part of a multiprocessor. Captured like other work. The lists are copied.
-   * LADE_ERR_UNSUPPORTED if the kernel is not loaded, on a stream of another context than the device's primary one, and for
-   * addresses that the kernel has no room for; nothing is queued then.
+   * LADE_ERR_UNSUPPORTED if the kernel is not loaded, and on a stream of another context than the device's primary one: nothing is
+   * queued then. Also for addresses that the kernel has no room for: pieces before them may be queued.
    */
   lade_status (*copy_kernel)(void *self, const struct lade_copy_piece *pieces, size_t count, unsigned blocks,
                              const ladei_stream *stream);

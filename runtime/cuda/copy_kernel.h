@@ -2,9 +2,9 @@
 /*
  * Parameters of the kernels of copy_kernel.cu: a launch has its whole list in them.
  *
- * So a list needs no memory that outlives the call, and a captured launch has a list of its own. Launches with 32 KiB of parameters
- * take some 5 us longer than those with 4 KiB (H200), so there are two sizes of each. Larger parameters than 4 KiB need PTX 8.1,
- * which the driver of CUDA 12.1 reads, and a device of compute capability 7.0.
+ * So a list needs no memory that outlives the call, and a captured launch has a list of its own. A launch takes the processor 3 us with
+ * 4 KiB of parameters, 4 with 8 and 8 with 32 (benchmarks/results/h200/a8b1f731, blocks_parts.txt), so there are two sizes of each.
+ * Larger parameters than 4 KiB need PTX 8.1, which the driver of CUDA 12.1 reads, and a device of compute capability 7.0.
  *
  *   list    any sizes: an entry is two addresses of 48 bits, and at most 64 KiB
  *   table   one size:  an entry is two ids, in the parameters or in memory that the device reads
@@ -27,7 +27,7 @@ enum {
   COPY_LIST_ENTRIES = 2320,
   COPY_SHORT_LIST_ENTRIES = 280,
   COPY_TABLE_ENTRIES = 4080,
-  COPY_SHORT_TABLE_ENTRIES = 500,
+  COPY_SHORT_TABLE_ENTRIES = 1000,
   COPY_NUMBERS_ENTRIES = 200, /* LADEI_CONVERT_LAUNCH_PIECES */
   COPY_THREADS = 512          /* of a block */
 };

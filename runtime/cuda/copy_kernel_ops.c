@@ -6,11 +6,19 @@
  *   otherwise:                                                                   a list, 14 bytes for each 16 KiB of a piece
  *   numbers that are converted:                                                  a list of ranges, 20 bytes each
  *
- * The device copies the first launch's pieces while the next launch is made ready.
+ * The device copies the first launch's pieces while the next launch is made ready, so the first one is short.
+ *
+ * Note [Ids in parameters]. 16,384 blocks of 656 bytes, to the device, take 240 us where their ids are on the device before, 266 where
+ * five launches bring them, 261 where the first of these is short, and 250 in one launch that reads its ids out of pinned memory, 32 a
+ * warp at once (h200/a8b1f731, blocks_parts.txt). That is not done for 4 %: the memory would have to stay until the launch is over, and a
+ * capture would need the parameters all the same. The rest of a call is the check of the list, 25 us, and 40 where nothing of it is
+ * in the processor's cache.
  *
  * I1  A device's kernels are loaded at most once per runtime: a thread that loses the race to publish them unloads its own.
  * I2  A launch has at most as many entries as its kernel's parameters hold, and at least one.
  * I3  Each byte of the list is in one entry.
+ * I4  Pieces of a launch have bytes and addresses, and those of a list addresses for which its entries have room. They are checked
+ *     before that launch: a pass over a long list before the first one would be time in which nothing is copied.
  * Locks: none.
  */
 #include <assert.h>
@@ -26,6 +34,8 @@
 
 /* An entry is this long, so that warps end together; less if all of them would not keep the warps of a few blocks busy. */
 enum { UNIT_BYTES = 16 << 10, SHORT_UNIT_BYTES = 4 << 10, SHORT_TOTAL_BYTES = 4 << 20 };
+/* Of a first table: copying them takes the device as long as the next launch takes the processor. */
+enum { FIRST_ENTRIES = COPY_SHORT_TABLE_ENTRIES };
 _Static_assert(UNIT_BYTES <= UINT16_MAX, "bytes of an entry");
 _Static_assert((int)COPY_NUMBERS_ENTRIES == (int)LADEI_CONVERT_LAUNCH_PIECES, "pieces of one launch");
 
@@ -178,10 +188,10 @@ static void side_add(table_side *s, const void *pointer, uint64_t first) {
   s->differ |= address ^ first;
 }
 
-/* Whether ids of 32 bits tell the addresses. The lowest address has the common low bits, too. */
+/* Whether ids of 32 bits tell the addresses. The lowest address has the common low bits, too. Not those of NULL: I4. */
 static bool side_fits(table_side *s) {
   s->shift = s->differ == 0 ? 0 : (unsigned)__builtin_ctzll(s->differ);
-  return (s->high - s->low) >> s->shift < UINT32_MAX;
+  return s->low != 0 && (s->high - s->low) >> s->shift < UINT32_MAX;
 }
 
 /* Of ids in the parameters. */
@@ -198,7 +208,7 @@ static CUresult table_launch(const copy_launcher *l, copy_table *table) {
 /* The next pieces that one table holds; 0: they go by lists. */
 static uint32_t table_count(const lade_copy_piece *pieces, size_t count, table_side *to, table_side *from) {
   uint32_t most = (uint32_t)ladei_size_min(count, COPY_TABLE_ENTRIES), n = 0;
-  if (pieces[0].bytes > UINT32_MAX - UNIT_BYTES) return 0;
+  if (pieces[0].bytes == 0 || pieces[0].bytes > UINT32_MAX - UNIT_BYTES) return 0;
   *to = *from = (table_side){.low = UINT64_MAX};
   for (; n < most && pieces[n].bytes == pieces[0].bytes; n++) {
     side_add(to, pieces[n].dst, cuda_address(pieces[0].dst));
@@ -225,58 +235,62 @@ static CUresult table_queue(const copy_launcher *l, copy_table *table, const lad
   return table_launch(l, table);
 }
 
-/* The next `count` pieces are no nonsense, and have addresses that entries have room for. Nothing is launched before. */
-static bool pieces_check(cuda_call *call, const lade_copy_piece *pieces, size_t count, size_t *out_bytes) {
+/* I4 */
+static bool pieces_check(cuda_call *call, const lade_copy_piece *pieces, size_t count) {
   uint64_t addresses = 0;
-  size_t sum = 0;
   for (size_t i = 0; i < count; i++) {
-    uint64_t dst = cuda_address(pieces[i].dst), src = cuda_address(pieces[i].src);
-    if ((dst == 0 || src == 0 || pieces[i].bytes == 0) &&
-        (!ladei_cuda_range_check(call, pieces[i].dst, pieces[i].bytes) ||
-         !ladei_cuda_range_check(call, pieces[i].src, pieces[i].bytes)))
+    if (!ladei_cuda_range_check(call, pieces[i].dst, pieces[i].bytes) ||
+        !ladei_cuda_range_check(call, pieces[i].src, pieces[i].bytes))
       return false;
-    addresses |= dst | src;
-    sum += ladei_size_min(pieces[i].bytes, SHORT_TOTAL_BYTES);
+    addresses |= cuda_address(pieces[i].dst) | cuda_address(pieces[i].src);
   }
-  *out_bytes = sum;
   if (addresses >> 48 == 0) return true;
   call->status = ladei_error(LADE_ERR_UNSUPPORTED, 0, "copy_kernel: an address of more than 48 bits");
   return false;
 }
 
-/* `arguments`: room for both kinds. */
-static CUresult pieces_queue(const copy_launcher *l, void *arguments, const lade_copy_piece *pieces, size_t count,
-                             uint32_t unit) {
+/* `arguments`: room for both kinds. Ends with the first failure, of the driver or of a check, which sets call->status. */
+static CUresult pieces_queue(cuda_call *call, const copy_launcher *l, void *arguments, const lade_copy_piece *pieces,
+                             size_t count, uint32_t unit) {
   CUresult code = CUDA_SUCCESS;
-  for (size_t n; count != 0 && code == CUDA_SUCCESS; count -= n, pieces += n) {
+  for (size_t n, most = FIRST_ENTRIES; count != 0 && code == CUDA_SUCCESS; count -= n, pieces += n) {
     table_side to, from;
-    n = table_count(pieces, count, &to, &from);
+    n = table_count(pieces, ladei_size_min(count, most), &to, &from);
     if (n != 0) {
       code = table_queue(l, arguments, pieces, (uint32_t)n, &to, &from, unit);
     } else {
       n = ladei_size_min(count, COPY_LIST_ENTRIES);
+      if (!pieces_check(call, pieces, n)) break;
       code = list_queue(l, arguments, pieces, n, unit);
     }
+    most = COPY_TABLE_ENTRIES;
   }
   return code;
+}
+
+static uint32_t unit_of_pieces(const lade_copy_piece *pieces, size_t count) {
+  size_t sum = 0;
+  for (size_t i = 0; i < count && sum < SHORT_TOTAL_BYTES; i++)
+    sum += ladei_size_min(pieces[i].bytes, SHORT_TOTAL_BYTES);
+  return unit_of(sum);
 }
 
 static lade_status copy_kernel(void *self, const lade_copy_piece *pieces, size_t count, unsigned blocks,
                                const ladei_stream *stream) {
   cuda_call call = {.runtime = self, .op = "copy_kernel"};
-  size_t bytes;
   if (count == 0 || blocks == 0)
     return ladei_error_argument("copy_kernel", "count, blocks", "more than 0", "%zu, %u", count, blocks);
-  if (!pieces_check(&call, pieces, count, &bytes)) return call.status;
   const cuda_copy_kernels *kernels = kernels_enter(&call, stream);
   if (kernels == NULL) return call.status;
   const copy_launcher l = {&call.runtime->api, kernels, stream->handle, blocks};
   void *arguments = malloc(ladei_size_max(sizeof(copy_list), sizeof(copy_table)));
   CUresult code = arguments == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
   call.out_of_memory = arguments == NULL ? LADE_ERR_OUT_OF_HOST_MEMORY : LADE_ERR_OUT_OF_DEVICE_MEMORY;
-  if (code == CUDA_SUCCESS) code = pieces_queue(&l, arguments, pieces, count, unit_of(bytes));
+  if (code == CUDA_SUCCESS) code = pieces_queue(&call, &l, arguments, pieces, count, unit_of_pieces(pieces, count));
   free(arguments);
-  return ladei_cuda_leave(&call, code, "%zu pieces on stream %p", count, (void *)stream->handle);
+  lade_status checked = call.status;
+  lade_status left = ladei_cuda_leave(&call, code, "%zu pieces on stream %p", count, (void *)stream->handle);
+  return left == LADE_OK ? checked : left;
 }
 
 /* ---- Tables ------------------------------------------------------------------------------------------------------ */
@@ -312,7 +326,7 @@ static CUresult ids_at_call(const copy_launcher *l, const ladei_copy_table *t, c
   CUresult code = CUDA_SUCCESS;
   table->table = head_of(t);
   for (size_t i = 0; i < t->count && code == CUDA_SUCCESS; i += table->table.count) {
-    table->table.count = (uint32_t)ladei_size_min(t->count - i, COPY_TABLE_ENTRIES);
+    table->table.count = (uint32_t)ladei_size_min(t->count - i, i == 0 ? FIRST_ENTRIES : COPY_TABLE_ENTRIES);
     ids_copy(t, t->dst_ids, i, table->table.count, table->dst_ids);
     ids_copy(t, t->src_ids, i, table->table.count, table->src_ids);
     code = table_launch(l, table);
@@ -365,13 +379,12 @@ static lade_status copy_kernel_convert(void *self, const lade_copy_piece *pieces
                                        lade_dtype to, unsigned blocks, const ladei_stream *stream) {
   cuda_call call = {.runtime = self, .op = "copy_kernel_convert"};
   const ladei_number_format *source = ladei_number_format_of(from), *target = ladei_number_format_of(to);
-  size_t bytes;
   LADEI_TRY(ladei_ops_convert_check(pieces, count, from, to, blocks));
-  if (!pieces_check(&call, pieces, count, &bytes)) return call.status;
+  if (!pieces_check(&call, pieces, count)) return call.status;
   const cuda_copy_kernels *kernels = kernels_enter(&call, stream);
   if (kernels == NULL) return call.status;
   const copy_launcher l = {&call.runtime->api, kernels, stream->handle, blocks};
-  copy_numbers list = {.from = *source, .to = *target, .unit = unit_of(bytes)};
+  copy_numbers list = {.from = *source, .to = *target, .unit = unit_of_pieces(pieces, count)};
   CUresult code = CUDA_SUCCESS;
   for (size_t i = 0; i < count && code == CUDA_SUCCESS; i++) code = numbers_add(&l, &list, &pieces[i]);
   if (code == CUDA_SUCCESS && list.count != 0) code = launch(&l, kernels->numbers, &list);

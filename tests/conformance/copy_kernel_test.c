@@ -239,12 +239,18 @@ CONFORMANCE_TEST(CopyKernel, IsRefusedUntilItIsLoadedAndForNothing) {
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   char *in = conformance_pinned(runtime, 64), *memory = conformance_device_memory(runtime, 0, 64);
   const lade_copy_piece piece = {memory, in, 64}, empty = {memory, in, 0};
+  const lade_copy_piece nowhere[] = {{memory, in, 32}, {NULL, in + 32, 32}},
+                        nothing[] = {{memory, in, 32}, {memory + 32, NULL, 32}},
+                        short_one[] = {{memory, in, 32}, {memory + 32, in + 32, 0}};
   LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, OP(copy_kernel, &piece, 1, BLOCKS, &stream));
   LADE_EXPECT_STATUS(LADE_ERR_NO_DEVICE, OP(copy_kernel_load, 99));
   lade_status loaded = OP(copy_kernel_load, 0);
   if (loaded == LADE_OK) {
     LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, OP(copy_kernel, &piece, 0, BLOCKS, &stream));
     LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, OP(copy_kernel, &empty, 1, BLOCKS, &stream));
+    LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, OP(copy_kernel, nowhere, 2, BLOCKS, &stream));
+    LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, OP(copy_kernel, nothing, 2, BLOCKS, &stream));
+    LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, OP(copy_kernel, short_one, 2, BLOCKS, &stream));
     LADE_EXPECT_OK(OP(copy_kernel, &piece, 1, BLOCKS, &stream));
     LADE_EXPECT_OK(OP(stream_synchronize, &stream));
   }
