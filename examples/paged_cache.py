@@ -3,7 +3,7 @@
 
 usage: paged_cache.py [--software]
 
-Prints GB/s of lade.copy_blocks and, with torch on a GPU, of torch's own indexing.
+Prints GB/s of lade.copy_blocks; benchmarks/python/page_copies.py measures it beside other ways.
 """
 
 import argparse
@@ -45,30 +45,6 @@ def main():
     print(f"in:  {rate(stream, lambda: lade.copy_blocks(device, cache, store, pages, slots, stream)):.1f} GB/s")
     assert all((numpy.asarray(pinned)[slots] == 7).all() for pinned in store)
     print({key: value for key, value in lade.copy_stats(device).items() if key.startswith(("kernel_p", "engine_p", "engine_f"))})
-    beside_torch(device, stream)
-
-
-def beside_torch(device, stream):
-    try:
-        import torch
-    except ImportError:
-        return
-    if device.software:
-        return
-    cache = torch.full((PAGES, PAGE), 7, dtype=torch.uint8, device="cuda")
-    store = torch.zeros((2 * PAGES, PAGE), dtype=torch.uint8).pin_memory()
-    pages, slots = torch.randperm(PAGES)[:MOVED], torch.randperm(2 * PAGES)[:MOVED]
-
-    def out():
-        for _ in range(LAYERS):
-            store[slots] = cache[pages.cuda()].cpu()
-
-    def back():
-        for _ in range(LAYERS):
-            cache[pages.cuda()] = store[slots].cuda()
-
-    print(f"torch indexing, out: {rate(torch.cuda.current_stream(), out):.1f} GB/s")
-    print(f"torch indexing, in:  {rate(torch.cuda.current_stream(), back):.1f} GB/s")
 
 
 if __name__ == "__main__":
