@@ -101,6 +101,8 @@ bool stage_open(stage *s, const char *command, const char *runtime, const char *
     return stage_failed(s, "settings");
   if (lade_runtime_open(name != NULL ? name : runtime, NULL, &s->runtime) != LADE_OK)
     return stage_failed(s, "no runtime");
+  if (name == NULL && runtime == NULL && strcmp(lade_runtime_name(s->runtime), "cuda") != 0)
+    message_print(command, "the software device", "no GPU can be used; its figures prove nothing about one");
   bool good = devices_find(s, list);
   for (size_t i = 0; i < s->count && good; i++) good = device_open(s, i);
   if (!good) (void)stage_close(s);

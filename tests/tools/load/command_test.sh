@@ -23,6 +23,10 @@ for runtime in sim cpu; do
   [ -s "$dir/err" ] && fail "a progress bar without a terminal: $(cat "$dir/err")"
 done
 
+# A device that the user did not ask for is named.
+run 0 load "$dir/bytes"
+[ -e /dev/nvidiactl ] || says "lade load: the software device: no GPU can be used" err
+
 # What moved the bytes, and why it is not what was asked for.
 run 0 load --runtime cpu --storage pread --repeat 2 --verify "$dir/bytes"
 says "by pread, pass 1, verified" out
