@@ -12,7 +12,8 @@ all; cpu_s is the processor time of the process in them. Each load is shown when
   direct  the file is not in the page cache (dropped before each load); "lade" goes past it by its own choice, "lade cached" through it
   many    tensors of 32 to 96 KiB, in the page cache; "lade numpy", "lade buffers": other frameworks' (numpy without a GPU, else cupy);
           "phases" are those of a load by lade: the file opened, reads begun, names, tensors made while bytes move, and what is left of the
-          bytes; and those of a load into tensors: these read, the file opened, names matched, reads begun, what is left of the bytes
+          bytes; and those of a load into tensors: these read, the file opened (which load_into() does meanwhile), names matched, reads
+          begun, what is left of the bytes
   fp32    the file has F32, the GPU gets BF16; "lade F32" leaves the numbers as they are, "lade, then to" converts them with PyTorch.
           Bytes are those of the file
 Of iterate() no tensor is kept; "reserved_peak_bytes" is the device memory that it had at most.

@@ -379,6 +379,7 @@ struct Wanted {
   std::vector<lade_load_part> parts;
   std::vector<lade_tensor_info> infos;
 
+  explicit Wanted(std::vector<lade_tensor_info> of) : infos(std::move(of)) {}
   Wanted(const File &file, const std::vector<uint64_t> &numbers) {
     infos.reserve(numbers.size());
     for (uint64_t number : numbers) infos.push_back(file.tensor(number));
@@ -466,18 +467,28 @@ struct Fit {
   std::vector<size_t> rows; // of each
 };
 
-// Rows by their names, which are those of a dict: a table with a place for each and as many free ones.
+// Rows by their names, which are those of a dict: the one after the last that was found, where it is that, or by a table with a place for
+// each and as many free ones.
 class RowNames {
 public:
-  explicit RowNames(const std::vector<TensorRows::Row> &rows) : rows_(rows) {
-    while (places_.size() < 2 * rows.size()) places_.resize(2 * places_.size(), none);
-    for (size_t i = 0; i < rows.size(); i++) place_of(rows[i].name) = i;
-  }
+  explicit RowNames(const std::vector<TensorRows::Row> &rows) : rows_(rows) {}
   // SIZE_MAX: there is none.
-  size_t find(std::string_view name) { return place_of(name); }
+  size_t find(std::string_view name) {
+    if (next_ < rows_.size() && rows_[next_].name == name) return next_++;
+    if (places_.empty()) table_make();
+    const size_t found = place_of(name);
+    if (found != none) next_ = found + 1;
+    return found;
+  }
 
 private:
   static constexpr size_t none = SIZE_MAX;
+  void table_make() {
+    size_t count = 2; // a power of two
+    while (count < 2 * rows_.size()) count *= 2;
+    places_.resize(count, none);
+    for (size_t i = 0; i < rows_.size(); i++) place_of(rows_[i].name) = i;
+  }
   size_t &place_of(std::string_view name) {
     const size_t mask = places_.size() - 1;
     size_t at = std::hash<std::string_view>()(name) & mask;
@@ -485,7 +496,8 @@ private:
     return places_[at];
   }
   const std::vector<TensorRows::Row> &rows_;
-  std::vector<size_t> places_ = std::vector<size_t>(2, none); // a power of two
+  size_t next_ = 0;
+  std::vector<size_t> places_; // empty: not made
 };
 
 // By names. Of rows in the same memory one name will do, and the last in the file counts.
@@ -530,7 +542,11 @@ nb::object checkpoint_start_into(Checkpoint &self, nb::handle target, const Tens
   one.append(nb::borrow(target));
   std::vector<uint64_t> numbers;
   std::vector<size_t> into;
+  std::vector<lade_tensor_info> infos;
   std::vector<std::pair<size_t, nb::tuple>> decided; // of the numbers
+  numbers.reserve(fit.numbers.size());
+  into.reserve(fit.numbers.size());
+  infos.reserve(fit.numbers.size());
   for (size_t i = 0; i < fit.numbers.size(); i++) {
     const lade_tensor_info info = self.file->tensor(fit.numbers[i]);
     const TensorRows::Row &row = rows.rows.at(fit.rows[i]);
@@ -547,9 +563,10 @@ nb::object checkpoint_start_into(Checkpoint &self, nb::handle target, const Tens
     }
     numbers.push_back(fit.numbers[i]);
     into.push_back(fit.rows[i]);
+    infos.push_back(info);
   }
   if (numbers.empty()) return nb::none();
-  Wanted wanted(*self.file, numbers);
+  Wanted wanted(std::move(infos));
   for (const auto &item : decided) {
     wanted.cut(item.first, nb::object(item.second[1]));
     wanted.convert(item.first, nb::object(item.second[0]));
@@ -560,6 +577,7 @@ nb::object checkpoint_start_into(Checkpoint &self, nb::handle target, const Tens
   JoinedStreams streams(device);
   streams.add(out.load->target().stream, device.ordinal);
   std::vector<void *> memory;
+  memory.reserve(into.size());
   for (size_t i = 0; i < into.size(); i++) {
     const TensorRows::Row &row = rows.rows[into[i]];
     if (row.view != SIZE_MAX) {

@@ -258,7 +258,7 @@ template <typename Key> std::vector<size_t> rows_sorted(const TensorRows &self, 
   for (size_t i = 0; i < self.rows.size(); i++)
     if (self.rows[i].data && (self.rows[i].of_torch || !of_torch_alone))
       places.emplace_back(reinterpret_cast<uintptr_t>(self.rows[i].data), i);
-  std::sort(places.begin(), places.end());
+  if (!std::is_sorted(places.begin(), places.end())) std::sort(places.begin(), places.end());
   for (size_t begin = 0, end = 0; begin < places.size(); begin = end) {
     while (end < places.size() && places[end].first == places[begin].first) end++;
     if (end - begin > 1)

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads into tensors that are there, from files of the safetensors package."""
 
+import os
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -113,3 +117,47 @@ def test_two_names_of_one_memory_are_one_tensor(tmp_path, device):
         there = np.zeros_like(first)
         lade.Pipeline(device).copy(there, own).wait()
         assert (there == wanted).all()
+
+
+@pytest.mark.parametrize("order", [1, -1, 7])
+def test_many_tensors(tmp_path, device, order):
+    """Their file is opened while they are looked at, and they are found in any order."""
+    count, path = 2000, tmp_path / "many.safetensors"
+    values = {f"t{number:05}": np.full(number % 5, number, np.int64) for number in range(count)}
+    lade.safetensors.save_file(values, path)
+    allocator, names = lade.DeviceAllocator(device), list(values)
+    names = [names[(number * order) % count] for number in range(count)]
+    own = {name: allocator.empty(values[name].shape, "int64") for name in names}
+    assert ours.load_into(own, path) == ([], [])
+    for name in names:
+        np.testing.assert_array_equal(np.from_dlpack(own[name]), values[name])
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(FileNotFoundError):
+        ours.load_into(own, tmp_path / "none.safetensors")
+    (tmp_path / "bad.safetensors").write_bytes(b"\xff" * 100)
+    with pytest.raises(ours.SafetensorError):
+        ours.load_into(own, tmp_path / "bad.safetensors")
+    with pytest.raises(ValueError):  # before the thread that opens the file is done, perhaps: what it opens is dropped
+        ours.load_into({**own, "t00003": [1, 2, 3]}, path)
+    with pytest.raises(lade.InvalidArgumentError, match="t00003"):
+        ours.load_into({**own, "t00003": allocator.empty(4, "int64")}, path)
+    with pytest.raises(RuntimeError, match=r"missing \['more'\], unexpected \[\]"):
+        ours.load_into({**own, "more": allocator.empty(4, "int64")}, path)
+    end = time.monotonic() + 20
+    while len(os.listdir("/proc/self/fd")) > descriptors and time.monotonic() < end:
+        time.sleep(0.01)
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+
+def test_no_thread_is_needed(tmp_path, device, monkeypatch):
+    path = tmp_path / "many.safetensors"
+    lade.safetensors.save_file({f"t{number}": np.arange(3) for number in range(1000)}, path)
+    allocator = lade.DeviceAllocator(device)
+    own = {f"t{number}": allocator.empty(3, "int64") for number in range(1000)}
+
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert ours.load_into(own, path) == ([], [])
+    np.testing.assert_array_equal(np.from_dlpack(own["t999"]), np.arange(3))

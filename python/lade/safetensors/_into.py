@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import lade
 from lade import _slices
-from lade._arguments import path_text, take, take_function, wrong_type
+from lade._arguments import path_text, take, take_function, take_path, wrong_type
 from lade.safetensors._format import _NUMBERS
 from lade.safetensors._load import load_file
-from lade.safetensors._open import safe_open
+from lade.safetensors._open import _Opening, safe_open
 from lade.safetensors._rows import _read, _rows_of, _same_memory, _target_of, _within
 
 if TYPE_CHECKING:
@@ -36,6 +36,30 @@ def _read_into(name, tensor):
     if row[4] and row[2].data_ptr() != tensor.data_ptr():
         raise lade.InvalidArgumentError(f"tensor `{name}` is a conjugate or negative view; expected one whose bytes are its values")
     return row
+
+
+_MANY = 1000  # tensors: reading so many takes as long as a header, and as long as it takes to start a thread
+
+
+class _Begun(safe_open):
+    """A checkpoint that is being opened already, or not."""
+
+    def __init__(self, opening, *arguments, **options):
+        self._opening = opening
+        super().__init__(*arguments, **options)
+
+    def _opened(self, path):
+        return self._opening.take() if self._opening else super()._opened(path)
+
+
+def _begin(filename, count):
+    """The file's header is read while the tensors are looked at, if these are many."""
+    if count < _MANY:
+        return None
+    try:
+        return _Opening(take_path("filename", filename))
+    except RuntimeError:  # no thread can be started
+        return None
 
 
 def _decide(convert, slices):
@@ -101,13 +125,14 @@ def load_into(tensors, filename, *, strict=True, convert=False, slices=None, pip
     take("convert", convert, bool, "True or False")
     take_function("slices", slices, "a function(name, shape)")
     take_function("progress", progress, "a function(bytes_done, bytes)")
+    opening = _begin(filename, len(own))
     rows = _rows_of(own, _read_into, True)
     devices = [device for device, _ in rows.devices()]
     if len(devices) > 1 or None in devices:
         found = ", ".join(sorted("the host" if device is None else str(device) for device in devices))
         raise lade.InvalidArgumentError(f"tensors are on {found}; expected all on one GPU, or DeviceBuffers of one device")
     device = devices[0] if devices else lade.device()
-    with safe_open(filename, "lade", device, pipeline=pipeline, stream=stream, direct=direct, local_ranks=local_ranks) as file:
+    with _Begun(opening, filename, "lade", device, pipeline=pipeline, stream=stream, direct=direct, local_ranks=local_ranks) as file:
         there = file._open_file()
         fit = there.fit(rows)
         missing, unexpected = fit.missing, fit.unexpected

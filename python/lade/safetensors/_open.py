@@ -37,24 +37,33 @@ if TYPE_CHECKING:
     from lade.safetensors._types import Tensor, _Array, _OfCupy, _OfNumpy, _OfTorch, _OpenWay, _Path
 
 
+class _Opening:
+    """A checkpoint that a thread of its own opens: its caller does something else meanwhile. Ctrl-C ends the wait; what comes later is dropped."""
+
+    def __init__(self, path):
+        self._made, self._errors, self._over = made, errors, over = [], [], threading.Event()
+
+        def work():
+            try:
+                made.append(_lade._Checkpoint(path))
+            except BaseException as error:
+                errors.append(error)
+            over.set()
+
+        threading.Thread(target=work, name="lade.open", daemon=True).start()
+
+    def take(self):
+        """The open file, or the error."""
+        self._over.wait()
+        if self._errors:
+            raise self._errors[0]
+        return self._made[0]
+
+
 def _checkpoint(path):
-    """The open file. That of a URL is opened by a thread of its own, so that Ctrl-C ends the wait for a server; what comes later is dropped."""
-    if not is_url(path) or threading.current_thread() is not threading.main_thread():
-        return _lade._Checkpoint(path)
-    made, errors, over = [], [], threading.Event()
-
-    def work():
-        try:
-            made.append(_lade._Checkpoint(path))
-        except BaseException as error:
-            errors.append(error)
-        over.set()
-
-    threading.Thread(target=work, name="lade.open", daemon=True).start()
-    over.wait()
-    if errors:
-        raise errors[0]
-    return made[0]
+    """The open file. That of a URL is opened by a thread of its own, so that Ctrl-C ends the wait for a server."""
+    of_thread = is_url(path) and threading.current_thread() is threading.main_thread()
+    return _Opening(path).take() if of_thread else _lade._Checkpoint(path)
 
 
 _ALONE_BYTES = 1 << 20
@@ -198,11 +207,14 @@ class safe_open(Generic[_T]):
             import torch  # noqa: F401
         self._stream, self._direct = stream, direct
         try:
-            self._file = _checkpoint(path)
+            self._file = self._opened(path)
         except (lade.FormatError, lade.TruncatedError, lade.IOError, lade.InvalidArgumentError) as error:
             raise _open_error(os.fsdecode(path), error) from error
         self._numbers = None  # of the tensors, by name, once one is asked for
         self._is_mapped = plain and self._framework in ("torch", "numpy") and self._device == lade.software_device() and not is_url(path)
+
+    def _opened(self, path):
+        return _checkpoint(path)
 
     @property
     def _at(self):
