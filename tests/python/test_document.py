@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not recipes.DOCUMENT.exists(), reason="the tests
 def test_there_are_twelve_and_each_is_short():
     assert sorted(RECIPES) == ["checkpoint", "cupy", "dataloader", "files", "into", "iterate", "offload", "save", "shared", "sleep", "tar_set", "watch"]
     for name, code in RECIPES.items():
-        assert len(code.splitlines()) < (20 if name != "shared" else 30), name
+        assert len(code.splitlines()) < 20, name
 
 
 @pytest.mark.parametrize("name", sorted(set(RECIPES) - set(NEEDS)))

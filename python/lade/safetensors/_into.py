@@ -14,12 +14,13 @@ from lade.safetensors._open import _Opening, safe_open
 from lade.safetensors._rows import _read, _rows_of, _same_memory, _target_of, _within
 
 if TYPE_CHECKING:
-    from typing import Unpack
+    from collections.abc import Callable
+    from typing import Any, Unpack
 
     import torch
 
-    from lade._lade import DeviceLike
-    from lade.safetensors._types import _LoadWay, _Path
+    from lade._lade import DeviceLike, Pipeline, StreamLike
+    from lade.safetensors._types import _LoadWay, _Path, _Progress
 
 
 def _named(tensors):
@@ -79,8 +80,9 @@ def _decide(convert, slices):
     return decide
 
 
-def load_into(tensors, filename, *, strict=True, convert=False, slices=None, pipeline=None, stream=None, direct=None, progress=None,
-              local_ranks=None):
+def load_into(tensors: dict[str, Any] | torch.nn.Module, filename: _Path, *, strict: bool = True, convert: bool = False,
+              slices: Callable[[str, tuple[int, ...]], Any] | None = None, pipeline: Pipeline | None = None, stream: StreamLike = None,
+              direct: bool | None = None, progress: _Progress | None = None, local_ranks: int | None = None) -> tuple[list[str], list[str]]:
     """Load a checkpoint into tensors that are there: no device memory beside them is taken.
 
     Parameters
