@@ -56,7 +56,6 @@ import sys
 import threading
 import traceback
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -127,8 +126,8 @@ class _Memory:
         self.shape, self.dtype, self.package = key
         self.nbytes = nbytes
 
-    def of_array(self, array: Any) -> Any:
-        return array._reshaped(self.shape, self.dtype)
+    def as_result(self) -> Any:
+        return _lade._GraphResult(self.shape, self.dtype, False)
 
     def of_input(self, tree: Any, name: str, address: int, handle: int) -> tuple[Any, Any]:
         """The argument of a recording, and the GraphArray behind it."""
@@ -145,16 +144,18 @@ class _Tensor:
         self.nbytes = self.extent * tensor.element_size()
         self.is_flat = tensor.is_contiguous()
 
-    def of_array(self, array: Any) -> Any:
-        from_dlpack = sys.modules["torch"]._C._from_dlpack
+    def as_result(self) -> Any:
         if self.is_flat:
-            return from_dlpack(array._capsule(self.shape, self.dtype))
-        flat = from_dlpack(array._capsule(self.extent, self.dtype))
+            return _lade._GraphResult(self.shape, self.dtype, True)
+        return _lade._GraphResult(self.extent, self.dtype, True), self.strided
+
+    def strided(self, flat: Any) -> Any:
         return flat.set_(flat.untyped_storage(), 0, self.shape, self.strides)  # no view, which would hold another tensor
 
     def of_input(self, tree: Any, name: str, address: int, handle: int) -> tuple[Any, Any]:
         array = tree.borrow(name, address, self.extent, self.dtype, handle)
-        return self.of_array(array), array
+        tensor = sys.modules["torch"]._C._from_dlpack(array._capsule(self.shape if self.is_flat else self.extent, self.dtype))
+        return (tensor if self.is_flat else self.strided(tensor)), array
 
 
 def _as_cupy(array: Any) -> Any:
@@ -200,12 +201,15 @@ def _collections() -> int:
 
 
 class _Spec:
-    """What a call of the function gave. `kept` has the objects, behind a place for the number, that are not in the tree's memory."""
+    """What a call of the function gave. `kept` has the objects, behind a place for the number, that are not in the tree's memory;
+    `plan` says how the others of a run become objects, after the function that makes a tensor."""
 
     def __init__(self, around: Any, described: list[Any], kept: list[Any]) -> None:
         self.around, self.described, self.kept = around, described, kept
+        torch = sys.modules["torch"] if any(type(each) is _Tensor for each in described) else None
+        self.plan = (torch and torch._C._from_dlpack, *[each.as_result() if each.nbytes else None for each in described])
 
-    def result(self, values: tuple[Any, ...], tree: Tree, name: str) -> Any:
+    def result(self, values: tuple[Any, ...]) -> Any:
         leaves: list[Any] = []
         for i, each in enumerate(self.described, 1):
             value = values[i]
@@ -214,9 +218,7 @@ class _Spec:
             elif value is None:  # memory of the program's
                 leaves.append(self.kept[i])
             else:
-                leaves.append(each.of_array(value))
-                if type(each) is _Tensor:
-                    tree._given_add(leaves[-1], value, name)
+                leaves.append(value)
         return _unflatten(self.around, iter(leaves))
 
 
@@ -343,7 +345,7 @@ class Function:
         places = tuple([addresses[i] for i in form.inputs] + [tree._address(each) for each in self.weights])
         call = _Call(self, form, leaves, places)
         try:
-            values = tree._native.run(form.native, tree._stream_of(form), places, call, not tree._marks)
+            values = tree._native.run(form.native, tree._stream_of(form), places, call, not tree._marks, form.specs, tree._given)
         except BaseException:
             if call.number is not None:
                 form.specs[call.number] = None
@@ -363,7 +365,7 @@ class Function:
                     spec.kept[i] = None
             if call.stage != _RECORD:
                 form.specs[number] = None
-        return spec.result(values, self.tree, self.name)
+        return spec.result(values)
 
     def _names(self, around: Any) -> list[str]:
         """The parameter of each leaf."""
@@ -450,7 +452,7 @@ class Tree:
         self._native = _lade._GraphTree(self.allocator, warmups, max_nodes or 0, max_driver_bytes or 0)
         self._stream = stream
         self._marks = False
-        self._given: dict[int, tuple[Any, str]] = {}  # tensors by the numbers of their outputs; some are gone
+        self._given: dict[int, Any] = {}  # weak: tensors by the numbers of their outputs; some are gone
         self._given_most = 4096
 
     @property
@@ -648,13 +650,9 @@ class Tree:
 
     # ---- Tensors that were given out: access to one that was written over is refused
 
-    def _given_add(self, tensor: Any, array: Any, name: str) -> None:
-        self._given[array._number] = weakref.ref(tensor), name
-        array._watch()  # now: a call of another thread, which may have overwritten it already, would look for it in vain
-
     def _given_check(self) -> None:
-        found = [(number, self._given.pop(number, None)) for number in self._native.overwritten()]  # each is told to one thread
-        told = [(number, *given) for number, given in found if given is not None]  # None: it is gone since, and forgotten below
+        found = [(number, self._given.pop(number, None), name) for number, name in self._native.overwritten()]  # told to one thread
+        told = [(number, tensor, name) for number, tensor, name in found if tensor is not None]  # None: gone since, and forgotten below
         for _, tensor, name in told:
             alive = tensor()
             if alive is not None:

@@ -116,13 +116,13 @@ std::vector<uint64_t> GraphTree::held() {
   return out;
 }
 
-std::vector<uint64_t> GraphTree::overwritten() {
-  std::vector<uint64_t> out;
+std::vector<GraphTree::Overwritten> GraphTree::overwritten() {
+  std::vector<Overwritten> out;
   std::lock_guard<std::mutex> guard(lock_);
   for (const auto &each : given_) {
     if (!each.second->is_watched_ || each.second->is_valid()) continue;
     each.second->is_watched_ = false;
-    out.push_back(each.second->number_);
+    out.emplace_back(each.second->number_, each.second->function_);
   }
   return out;
 }
@@ -275,16 +275,91 @@ lade_status body(lade_graph_context *context, void *) {
   return status;
 }
 
-// A value as Python gets it: a number; None for memory that is not the tree's; else an Array of bytes.
-nb::object value_object(GraphTree &tree, const GraphFunctionObject &function, const lade_graph_value &value,
-                        lade_stream stream) {
+// The C++ object of lade._lade._GraphResult: how memory that a function gave is described to Python.
+struct GraphResultObject {
+  Layout layout;
+  bool is_tensor = false; // of PyTorch; else a GraphArray
+};
+
+// Makes objects of the values of one run. `plan` is _Spec.plan in graphs.py: the function that makes a tensor of a capsule, then for
+// each value after the first a _GraphResult, or one and a function that changes the tensor. `given` has the tensors by the numbers
+// of their outputs.
+struct Making {
+  GraphTree &tree;
+  lade_stream stream;
+  nb::object plan;
+  nb::handle given;
+};
+
+nb::object plan_of(nb::handle specs, const std::vector<lade_graph_value> &values) {
+  if (values.empty() || values[0].kind != LADE_GRAPH_INTEGER) refuse("the run has no number of what it gave");
+  const nb::object spec = nb::steal(PySequence_GetItem(specs.ptr(), static_cast<Py_ssize_t>(values[0].integer)));
+  if (!spec) throw nb::python_error();
+  return spec.attr("plan");
+}
+
+nb::object object_called(PyObject *function, const nb::object &argument) {
+  nb::object out = nb::steal(PyObject_CallFunctionObjArgs(function, argument.ptr(), static_cast<PyObject *>(nullptr)));
+  if (!out) throw nb::python_error();
+  return out;
+}
+
+// A tensor that was made is known before it is watched: a call of another thread, which may have overwritten it already, would
+// else be told of it and look for it in vain. It is changed before, too: from then on access to it may be refused.
+nb::object tensor_object(const Making &making, const std::shared_ptr<GraphOutput> &output, void *address,
+                         const Layout &layout, PyObject *change) {
+  Block *block = new Block(&making.tree, address, output);
+  nb::object capsule;
+  try {
+    capsule = dlpack_export(*block, layout, dlpack_device(*block, kDLCUDA), nb::none(), false);
+  } catch (...) {
+    let_go(block);
+    throw;
+  }
+  let_go(block); // the capsule has it
+  nb::object tensor = object_called(PyTuple_GetItem(making.plan.ptr(), 0), capsule);
+  if (change) tensor = object_called(change, tensor);
+  const nb::object number = nb::steal(PyLong_FromUnsignedLongLong(output->number()));
+  const nb::object weak = nb::steal(PyWeakref_NewRef(tensor.ptr(), nullptr));
+  if (!number || !weak || PyDict_SetItem(making.given.ptr(), number.ptr(), weak.ptr()) != 0) throw nb::python_error();
+  output->watch();
+  return tensor;
+}
+
+// A value as Python gets it: a number; None for memory that is not the tree's; else a tensor or a GraphArray.
+nb::object value_object(const Making &making, size_t index, const lade_graph_value &value,
+                        const std::shared_ptr<GraphOutput> &output) {
   if (value.kind == LADE_GRAPH_INTEGER) return nb::steal(PyLong_FromUnsignedLongLong(value.integer));
   if (value.kind != LADE_GRAPH_BUFFER) return nb::none();
-  auto output = std::make_shared<GraphOutput>(tree, value, function.name);
-  GraphOutput *of = output.get();
-  const int64_t bytes = static_cast<int64_t>(value.bytes);
-  return nb::cast(GraphArray(new Block(&tree, value.address, std::move(output)), of,
-                             Layout(&bytes, 1, dtype_find("uint8")), stream));
+  PyObject *result = PyTuple_GetItem(making.plan.ptr(), static_cast<Py_ssize_t>(index));
+  if (!result) throw nb::python_error();
+  PyObject *change = nullptr;
+  if (PyTuple_Check(result)) {
+    change = PyTuple_GetItem(result, 1);
+    result = PyTuple_GetItem(result, 0);
+  }
+  const GraphResultObject &as = nb::cast<const GraphResultObject &>(nb::handle(result));
+  if (as.is_tensor) return tensor_object(making, output, value.address, as.layout, change);
+  return nb::cast(GraphArray(new Block(&making.tree, value.address, output), output.get(),
+                             Layout(as.layout.shape(), as.layout.dims(), as.layout.dtype()), making.stream));
+}
+
+// All counts of the buffers are outputs' before anything of Python is called, which may raise.
+nb::object values_tuple(GraphTree &tree, const GraphFunctionObject &function,
+                        const std::vector<lade_graph_value> &values, lade_stream stream, nb::handle specs,
+                        nb::handle given) {
+  std::vector<std::shared_ptr<GraphOutput>> outputs(values.size());
+  for (size_t i = 0; i < values.size(); i++)
+    if (values[i].kind == LADE_GRAPH_BUFFER) outputs[i] = std::make_shared<GraphOutput>(tree, values[i], function.name);
+  const Making making{tree, stream, plan_of(specs, values), given};
+  nb::object out = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(values.size())));
+  if (!out) throw nb::python_error();
+  for (size_t i = 0; i < values.size(); i++) {
+    PyTuple_SetItem(out.ptr(), static_cast<Py_ssize_t>(i),
+                    value_object(making, i, values[i], outputs[i]).release().ptr());
+    outputs[i].reset();
+  }
+  return out;
 }
 
 } // namespace
@@ -397,7 +472,7 @@ struct GraphCalls {
   // Values in the order of outputs. `call(stage, stream, addresses)` is what a body does; it gives a tuple of values and the list of
   // objects that hold them.
   static nb::object run(const GraphTreeObject &self, const GraphFunctionObject &function, nb::handle stream,
-                        nb::handle addresses, nb::handle call, bool automatic) {
+                        nb::handle addresses, nb::handle call, bool automatic, nb::handle specs, nb::handle given) {
     GraphTree &tree = *self.tree.get();
     if (running)
       raise(LADE_ERR_BUSY, "a function that a tree runs makes a run of a tree; expected a call of the function itself");
@@ -434,11 +509,7 @@ struct GraphCalls {
     }
     run_end(tree, std::move(owner), status == LADE_OK);
     if (failed) throw std::move(*failed);
-    nb::object out = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(outputs.size())));
-    for (size_t i = 0; i < outputs.size(); i++)
-      PyTuple_SetItem(out.ptr(), static_cast<Py_ssize_t>(i),
-                      value_object(tree, function, outputs[i], how.stream).release().ptr());
-    return out;
+    return values_tuple(tree, function, outputs, how.stream, specs, given);
   }
 
   static void record_stream(const GraphTreeObject &self, uintptr_t address, nb::handle stream) {
@@ -632,11 +703,6 @@ void bind_array_class(nb::module_ &module) {
       .def("_reshaped", &reshaped, nb::arg("shape").none(), nb::arg("dtype").none(),
            nb::sig("def _reshaped(self, shape: object, dtype: object) -> GraphArray"),
            "The same memory in another form.")
-      .def_prop_ro(
-          "_number", [](const GraphArray &array) { return array.output().number(); },
-          "Its number in held() and overwritten() of the tree.")
-      .def(
-          "_watch", [](const GraphArray &array) { array.output().watch(); }, "Have overwritten() tell of it, once.")
       .def(
           "_end", [](const GraphArray &array) { array.output().body_end(); },
           "The body that it is an argument of is over.")
@@ -667,6 +733,14 @@ nb::tuple memory_of(const GraphTreeObject &self, nb::handle object, const std::s
 void bind_graphs(nb::module_ &module) {
   bind_array_class(module);
   Locked<GraphFunctionObject>(module, "_GraphFunction", "A function of a tree, of one form of arguments.");
+  Locked<GraphResultObject>(module, "_GraphResult", "How memory that a function gave is described.")
+      .def(
+          "__init__",
+          [](GraphResultObject *self, nb::handle shape, nb::handle dtype, bool is_tensor) {
+            new (self) GraphResultObject{Layout(shape, dtype_from(dtype)), is_tensor};
+          },
+          nb::arg("shape").none(), nb::arg("dtype").none(), nb::arg("is_tensor"),
+          nb::sig("def __init__(self, shape: object, dtype: object, is_tensor: bool) -> None"));
   Locked<GraphTreeObject>(module, "_GraphTree", "What lade.graphs.Tree stands on.")
       .def("__init__", &GraphCalls::init, nb::arg("allocator").none(), nb::arg("warmups").none(),
            nb::arg("max_nodes").none(), nb::arg("max_driver_bytes").none(),
@@ -677,10 +751,11 @@ void bind_graphs(nb::module_ &module) {
                "def add(self, name: str, bytes: collections.abc.Sequence[int], flags: collections.abc.Sequence[int], "
                "output_count: int) -> _GraphFunction"))
       .def("run", &GraphCalls::run, nb::arg("function"), nb::arg("stream").none(), nb::arg("addresses"),
-           nb::arg("call"), nb::arg("automatic"),
+           nb::arg("call"), nb::arg("automatic"), nb::arg("specs"), nb::arg("given"),
            nb::sig("def run(self, function: _GraphFunction, stream: StreamLike, addresses: tuple[int, ...], call: "
                    "typing.Any, "
-                   "automatic: bool) -> tuple[typing.Any, ...]"))
+                   "automatic: bool, specs: collections.abc.Sequence[object], given: dict[int, typing.Any]) -> "
+                   "tuple[typing.Any, ...]"))
       .def("step", [](const GraphTreeObject &self) { GraphCalls::waiting(*self.tree.get(), lade_graph_tree_step); })
       .def("memory", &memory_of, nb::arg("object").none(), nb::arg("name"),
            nb::sig("def memory(self, object: object, name: str) -> tuple[int, int, tuple[int, ...], str]"))
@@ -699,7 +774,15 @@ void bind_graphs(nb::module_ &module) {
           },
           nb::arg("stream").none(), nb::sig("def retire_stream(self, stream: StreamLike) -> None"))
       .def("held", [](const GraphTreeObject &self) { return list_of(self.tree->held()); })
-      .def("overwritten", [](const GraphTreeObject &self) { return list_of(self.tree->overwritten()); })
+      .def(
+          "overwritten",
+          [](const GraphTreeObject &self) {
+            nb::list out;
+            for (const auto &[number, function] : self.tree->overwritten())
+              out.append(nb::make_tuple(number, *function));
+            return out;
+          },
+          nb::sig("def overwritten(self) -> list[tuple[int, str]]"))
       .def("stats", &GraphCalls::stats, nb::sig("def stats(self) -> dict[str, typing.Any]"))
       .def("dump", &GraphCalls::dump)
       .def(

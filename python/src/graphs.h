@@ -50,9 +50,11 @@ public:
 
   // G3. The newest valid buffer that has the bytes, or one that is not valid any more; {0, 0}: none.
   lade_graph_buffer find(uintptr_t address, size_t bytes, size_t *out_offset, size_t *out_bytes);
+  // A number and its function's name.
+  using Overwritten = std::pair<uint64_t, std::shared_ptr<const std::string>>;
   // Numbers of outputs that are held: all, or those that were watched and have become invalid; they are watched no more.
   std::vector<uint64_t> held();
-  std::vector<uint64_t> overwritten();
+  std::vector<Overwritten> overwritten();
 
 private:
   friend class GraphOutput;

@@ -340,27 +340,100 @@ def test_tensors_that_are_gone_are_forgotten(world):
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_result_that_is_overwritten_while_it_is_made_is_refused(world, at):
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("turn", [lambda t: t, lambda t: t.t()])
+def test_a_result_that_is_overwritten_while_it_is_made_is_refused(world, monkeypatch, at, after, turn):
     """Regression: a call of another thread took its outputs between the run and its tensors, and told of none of them."""
-    two = world.tree.function(lambda x: (world.flip(x), world.flip(x)))
     flip = world.tree.function(world.flip)
-    x = world.put(torch.arange(float(ROWS)))
+    x = world.put(torch.arange(2.0 * ROWS).view(ROWS, 2))
+    make, count, is_on = torch._C._from_dlpack, [], []
+
+    def other():
+        thread = threading.Thread(target=flip, args=(x,))
+        thread.start()
+        thread.join()
+
+    def make_beside(capsule):
+        if not is_on or threading.current_thread() is not threading.main_thread():
+            return make(capsule)
+        count.append(None)
+        if len(count) == 1 + at and not after:
+            other()
+        tensor = make(capsule)
+        if len(count) == 1 + at and after:
+            other()
+        return tensor
+
+    monkeypatch.setattr(torch._C, "_from_dlpack", make_beside)
+    two = world.tree.function(lambda x: (turn(world.flip(x)), turn(world.flip(x))))
     for _ in range(3):
         two(x)
         flip(x)
-    add, count = world.tree._given_add, []
-
-    def add_late(*arguments):
-        count.append(None)
-        if len(count) == 1 + at:
-            thread = threading.Thread(target=flip, args=(x,))
-            thread.start()
-            thread.join()
-        add(*arguments)
-
-    world.tree._given_add = add_late
+    is_on.append(True)
     outs = two(x)
-    world.tree._given_add = add
+    is_on.clear()
+    assert len(count) == 2
     for out in outs:
         with pytest.raises(RuntimeError, match="was overwritten by a later call"):
             out.sum()
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_results_whose_tensors_cannot_be_made_are_given_back(world, monkeypatch, at):
+    """Of a run whose results are not made, no count stays: else the tree could not be closed."""
+    make, left = torch._C._from_dlpack, []
+
+    def make_or_fail(capsule):
+        if left:
+            left[0] -= 1
+            if left[0] < 0:
+                raise MemoryError("no tensor")
+        return make(capsule)
+
+    monkeypatch.setattr(torch._C, "_from_dlpack", make_or_fail)
+    three = world.tree.function(lambda x: (world.flip(x), world.flip(x).t(), world.flip(x)))
+    x = world.put(torch.arange(16.0).view(8, 2))
+    for _ in range(3):
+        three(x)
+    left.append(at)
+    with pytest.raises(MemoryError, match="no tensor"):
+        three(x)
+    left.clear()
+    gc.collect()
+    assert world.tree.stats()["buffers"] == 0
+    assert torch.equal(world.read(three(x)[0]), torch.arange(16.0).view(8, 2).flip(0))
+    world.stream.synchronize()
+    gc.collect()
+    world.tree.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*of which there are views")  # of a tensor that another thread is letting go of
+def test_results_that_come_and_go_in_many_threads(world):
+    """Results are valid or refuse access, whichever thread makes, keeps and drops them; in the end no count is left."""
+    flip = world.tree.function(lambda x: [world.flip(x) for _ in range(4)])
+    x = world.put(torch.arange(float(ROWS)))
+    expected, wrong = torch.arange(float(ROWS)).flip(0), []
+
+    def work(seed):
+        kept = []
+        for i in range(150):
+            kept.append(flip(x)[(seed + i) % 4])
+            if len(kept) > 3:
+                kept.pop(i % 3)
+            for each in kept:
+                try:
+                    each.data_ptr()
+                except RuntimeError as error:
+                    if "was overwritten by a later call" not in str(error):
+                        wrong.append(str(error))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+    assert torch.equal(world.read(flip(x)[0]), expected)
+    gc.collect()
+    assert world.tree.stats()["buffers"] == 0
+    world.tree.close()
