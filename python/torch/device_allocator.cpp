@@ -325,6 +325,14 @@ void *DeviceAllocator::getBaseAllocation(void *pointer, size_t *out_bytes) {
   return reinterpret_cast<void *>(info.segment_address);
 }
 
+#if LADE_TORCH_HAS_ADDRESSES
+// PyTorch's own text names the allocator, which is "native" here (A3).
+at::DataPtr DeviceAllocator::allocateWithAddress(size_t bytes, void *address) {
+  TORCH_CHECK(false, "lade: allocateWithAddress() of ", bytes, " bytes at ", address,
+              " is not supported; expected a request without an address");
+}
+#endif
+
 // ---- The whole -------------------------------------------------------------------------------------------------------
 
 double DeviceAllocator::getMemoryFraction(c10::DeviceIndex device) {

@@ -46,6 +46,9 @@ public:
   void raw_delete(void *pointer) override;
   void recordStream(const at::DataPtr &data, c10::cuda::CUDAStream stream) override;
   void *getBaseAllocation(void *pointer, size_t *out_bytes) override;
+#if LADE_TORCH_HAS_ADDRESSES
+  at::DataPtr allocateWithAddress(size_t bytes, void *address) override;
+#endif
 
   // ---- The whole
   void init(int device_count) override;

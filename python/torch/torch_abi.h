@@ -9,7 +9,7 @@
 //   2.11  begin_allocate_to_pool, end_allocate_to_pool, release_pool of host allocators; of device allocators snapshots without traces,
 //         histories that skip actions, use_on_oom that can be turned off, pools that own what provides their segments
 //   2.12  getContextForPointer, attachOomRejectionObserver of device allocators
-//   2.13  reserved bytes by private pool
+//   2.13  reserved bytes by private pool; requests for an address, of device allocators
 //   2.14  record_history, get_segments, get_traces, record_external_register of host allocators; notes on live device memory
 #ifndef LADE_TORCH_ABI_H
 #define LADE_TORCH_ABI_H
@@ -41,6 +41,7 @@ static_assert(_GLIBCXX_USE_CXX11_ABI == 1, "PyTorch's packages have std::string 
 #define LADE_TORCH_HAS_SHARED_OWNERS  (LADE_TORCH_MINOR >= 11)
 #define LADE_TORCH_HAS_OOM_REJECTIONS (LADE_TORCH_MINOR >= 12)
 #define LADE_TORCH_HAS_POOL_STATS     (LADE_TORCH_MINOR >= 13)
+#define LADE_TORCH_HAS_ADDRESSES      (LADE_TORCH_MINOR >= 13)
 #define LADE_TORCH_HAS_ANNOTATIONS    (LADE_TORCH_MINOR >= 14)
 
 #include <utility>
