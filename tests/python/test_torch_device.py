@@ -220,7 +220,7 @@ def test_settings_of_later_versions_are_no_error():
         b = alloc(5 * MIB)
         print(stat("allocated_bytes.all.current") // MIB)
         try: call("expandable_segments_reserved:1")
-        except lade.ConfigError as error: print("unknown key" in str(error))
+        except lade.UnsupportedError as error: print("unknown key" in str(error))
     """) == ["5", "True"]
 
 
