@@ -2,10 +2,12 @@
 /*
  * Cost of a transfer beside its bytes: short ones, one after the other and many ahead, from pinned and from pageable memory,
  * against the same copies by hand: of pinned memory one on a stream that is synchronised after it, or after as many as are ahead;
- * of pageable memory a synchronous one. And small ones as pieces of one transfer ("batch mode"): these are counted in processor
+ * of pageable memory a synchronous one. `cold`: of pageable memory that no cache of the processor has, each transfer of another part of
+ * 1 GiB. And small ones as pieces of one transfer ("batch mode"): these are counted in processor
  * time of all threads, that of a software device's copy engine included, and compared with the same copies alone.
  */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -73,6 +75,7 @@ typedef struct shorts {
   size_t bytes;
   unsigned ahead;
   bool to_host;
+  size_t cold_bytes, at; /* not 0: transfers go through so much memory, and the next one is there */
 } shorts;
 
 /* 64 MiB together, at most. */
@@ -81,16 +84,22 @@ static unsigned shorts_count(const shorts *kind) {
   return most < TRANSFERS ? (unsigned)most : TRANSFERS;
 }
 
+/* The memory of the next transfer. */
+static char *shorts_next(shorts *kind) {
+  char *memory = kind->memory + kind->at;
+  if (kind->cold_bytes != 0) kind->at = (kind->at + kind->bytes) % kind->cold_bytes;
+  return memory;
+}
+
 /* Nanoseconds per transfer. */
 static double transfers_run(void *user) {
-  const shorts *kind = user;
+  shorts *kind = user;
   unsigned count = shorts_count(kind), ahead = kind->ahead;
   lade_ticket *tickets[AHEAD];
   lade_transfer transfer;
   bool good = true;
   lade_transfer_init(&transfer);
   transfer.direction = kind->to_host ? LADE_TO_HOST : LADE_TO_DEVICE;
-  transfer.host = lade_endpoint_memory(kind->memory);
   transfer.device_memory = world.device;
   transfer.bytes = kind->bytes;
   double begun = bench_seconds();
@@ -99,21 +108,24 @@ static double transfers_run(void *user) {
       good = succeeded(lade_ticket_wait(tickets[i % ahead], LADE_WAIT_FOREVER));
       lade_ticket_release(tickets[i % ahead]);
     }
-    if (good && i < count) good = succeeded(lade_pipeline_submit(kind->pipeline, &transfer, &tickets[i % ahead]));
+    if (i >= count) continue;
+    transfer.host = lade_endpoint_memory(shorts_next(kind));
+    good = good && succeeded(lade_pipeline_submit(kind->pipeline, &transfer, &tickets[i % ahead]));
   }
   return good ? (bench_seconds() - begun) / count * 1e9 : (double)NAN;
 }
 
 /* The same by hand: queued, or each by a copy that waits for itself. */
-static double by_hand_run(const shorts *kind, bool queued) {
+static double by_hand_run(shorts *kind, bool queued) {
   const lade_runtime_ops *ops = world.runtime->ops;
   void *self = world.runtime->self;
   unsigned count = shorts_count(kind);
   ladei_copy_direction direction = kind->to_host ? LADEI_COPY_D2H : LADEI_COPY_H2D;
-  void *dst = kind->to_host ? kind->memory : world.device, *src = kind->to_host ? world.device : kind->memory;
   bool good = true;
   double begun = bench_seconds();
   for (unsigned i = 0; good && i < count; i++) {
+    char *memory = shorts_next(kind);
+    void *dst = kind->to_host ? memory : world.device, *src = kind->to_host ? world.device : memory;
     good = succeeded(queued ? ops->copy(self, direction, dst, src, kind->bytes, &world.resolved)
                             : ops->copy_sync(self, 0, direction, dst, src, kind->bytes));
     if (good && queued && (i + 1) % kind->ahead == 0) good = succeeded(ops->stream_synchronize(self, &world.resolved));
@@ -178,6 +190,25 @@ static bool shorts_case(bench *b, const bench_case *self) {
   return good;
 }
 
+static bool cold_case(bench *b, const bench_case *self) {
+  enum { COLD_BYTES = 1 << 30 };
+  static const size_t lengths[] = {64 << 10, LONGEST};
+  char *memory = malloc(COLD_BYTES);
+  bool good = memory != NULL && world_open();
+  if (memory != NULL) memset(memory, 1, COLD_BYTES);
+  for (unsigned i = 0; good && i < 4; i++) {
+    shorts kind = {.pipeline = lade_pair_pipeline(world.pair),
+                   .memory = memory,
+                   .bytes = lengths[i % 2],
+                   .ahead = 1,
+                   .to_host = i / 2 != 0,
+                   .cold_bytes = COLD_BYTES};
+    good = shorts_measure(b, self->name, &kind);
+  }
+  free(memory);
+  return good;
+}
+
 static bool many_readers_case(bench *b, const bench_case *self) {
   if (!world_open()) return false;
   shorts kind = {.pipeline = world.many, .memory = world.host, .bytes = BYTES, .ahead = AHEAD};
@@ -233,6 +264,7 @@ int main(int argc, char **argv) {
   static const size_t scattered = (size_t)2 * BYTES;
   static const bench_case cases[] = {
       {"one_by_one", "each transfer waited for before the next is submitted", shorts_case, &one},
+      {"cold", "the same, each of memory that no cache has", cold_case, NULL},
       {"ahead", "32 transfers under way", shorts_case, &ahead},
       {"ahead_many_readers", "the same with 24 reader threads, most of which had better sleep", many_readers_case,
        NULL},
@@ -240,6 +272,6 @@ int main(int argc, char **argv) {
       {"batch_scattered", "4000 pieces of one transfer, with gaps on the device; processor time", batch_case,
        &scattered},
   };
-  int exit_status = bench_main(argc, argv, "What does a short transfer cost beside its bytes?", cases, 5);
+  int exit_status = bench_main(argc, argv, "What does a short transfer cost beside its bytes?", cases, 6);
   return world_close() ? exit_status : 1;
 }
