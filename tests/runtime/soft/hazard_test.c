@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "lade/copy.h"
 #include "tests/runtime/soft/fixture.h"
 #include "tests/shim/lade_test.h"
 
@@ -220,6 +221,21 @@ LADE_TEST_P(Races, StreamOrderedFreeIsAWrite, soft_fixture_clocks, clock) {
   soft_fixture_close(&s.f);
 }
 
+/* One byte in common of the last piece of one list of the copy kernel and of another stream's copy; none with an event between them. */
+LADE_TEST_P(Races, PiecesOfAListAreFound, soft_fixture_clocks, clock) {
+  for (int ordered = 0; ordered < 2; ordered++) {
+    scene s = scene_open(clock);
+    const lade_copy_piece list[] = {{s.device, s.host, 512}, {s.device + BYTES, s.host + BYTES, 656}};
+    LADE_EXPECT_OK(s.f.ops->copy_kernel_load(s.f.self, 0));
+    LADE_EXPECT_OK(s.f.ops->copy_kernel(s.f.self, list, 2, 1, &s.a));
+    if (ordered) record(&s, &s.a);
+    if (ordered) wait_event(&s, &s.b);
+    h2d(&s, &s.b, BYTES + 655, 4 * BYTES, 512);
+    expect_races(&s, ordered ? 0 : 1);
+    soft_fixture_close(&s.f);
+  }
+}
+
 /* A ring of staging blocks, used as a careful program uses one, for long: nothing is reported, and it stays fast. */
 LADE_TEST_P(Races, ACarefulRingGivesNoFinding, soft_fixture_clocks, clock) {
   enum { SLOTS = 8, ROUNDS = 2000 };
@@ -284,6 +300,26 @@ LADE_TEST_P(FreedMemory, FoundWhenPinnedMemoryGoesUnderQueuedWork, soft_fixture_
   expect_freed_under_work(&s, s.device, gone, gone);
   LADE_EXPECT_EQ_UINT(soft_fixture_report(&s.f).pinned_bytes, 16 * BYTES);
   soft_fixture_close(&s.f);
+}
+
+/* A list of the copy kernel, whose second piece has memory that goes. */
+LADE_TEST_P(FreedMemory, FoundUnderAListOfPieces, soft_fixture_clocks, clock) {
+  for (int host_goes = 0; host_goes < 2; host_goes++) {
+    scene s = scene_open(clock);
+    void *device = NULL, *host = NULL;
+    LADE_EXPECT_OK(s.f.ops->device_alloc(s.f.self, 0, BYTES, &device));
+    LADE_EXPECT_OK(s.f.ops->host_alloc(s.f.self, 0, BYTES, 0, &host));
+    const lade_copy_piece list[] = {{s.device, s.host, 512}, {device, host, 656}};
+    LADE_EXPECT_OK(s.f.ops->copy_kernel_load(s.f.self, 0));
+    LADE_EXPECT_OK(ladei_soft_stream_hold(s.f.self, s.a.handle, true));
+    LADE_EXPECT_OK(s.f.ops->copy_kernel(s.f.self, list, 2, 1, &s.a));
+    LADE_EXPECT_OK(host_goes ? s.f.ops->host_free(s.f.self, host) : s.f.ops->device_free(s.f.self, 0, device));
+    LADE_EXPECT_OK(ladei_soft_stream_hold(s.f.self, s.a.handle, false));
+    soft_fixture_synchronize(&s.f, &s.a);
+    LADE_EXPECT_EQ_UINT(soft_fixture_report(&s.f).freed_memory_used, 1);
+    LADE_EXPECT_OK(host_goes ? s.f.ops->device_free(s.f.self, 0, device) : s.f.ops->host_free(s.f.self, host));
+    soft_fixture_close(&s.f);
+  }
 }
 
 LADE_TEST_P(FreedMemory, FoundWhenUnregisteredUnderQueuedWork, soft_fixture_clocks, clock) {
