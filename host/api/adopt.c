@@ -114,7 +114,7 @@ static lade_status memory_adopt(lade_pinned_pool *pool, void *memory, uint64_t b
   size_t before = (uintptr_t)memory % LADEI_PINNED_PAGE_BYTES;
   *entry = (ladei_pinned_adopted){.memory = memory, .base = (char *)memory - before, .mapped = mapped};
   entry->bytes = ladei_pinned_pages(before + (size_t)bytes) << LADEI_PINNED_PAGE_SHIFT;
-  if ((flags & LADE_PINNED_ADOPT_CHARGED) == 0) {
+  if (pool->budget.ledger != NULL && (flags & LADE_PINNED_ADOPT_CHARGED) == 0) {
     entry->hold = (ladei_ledger_hold){.id = ladei_ledger_mapping_id(entry->base, entry->bytes), .bytes = entry->bytes};
     entry->charged = entry->hold.id != 0 ? 0 : entry->bytes;
   }
