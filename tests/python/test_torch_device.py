@@ -311,6 +311,61 @@ def test_a_forked_child_gives_nothing_back_and_is_refused():
     """) == ["7", "1", "0"]
 
 
+def test_blocks_that_go_while_the_interpreter_ends():
+    """Finalizers, functions of atexit and a thread free and allocate until the end."""
+    assert program("""
+        import atexit, sys
+        class Late:
+            def __init__(self): self.block = alloc(3 * MIB)
+            def __del__(self):
+                free(self.block)
+                free(alloc(700))
+        def last():
+            kept.clear()
+            over.set()  # a daemon in a call of PyTorch's would end the process, as without lade (findings/daemon_thread_in_torch_aborts_the_exit.sh)
+            thread.join()
+            print(stat("allocation.all.current") >= 1, lade.torch._native().lade_torch_device_refused_frees())
+        kept = [Late() for _ in range(4)]
+        sys.late, cycle = Late(), Late()
+        cycle.self = cycle
+        atexit.register(last)
+        C._cuda_beginAllocateCurrentThreadToPool(0, (0, 5))
+        inside = Late()
+        C._cuda_endAllocateToPool(0, (0, 5))
+        def run():
+            while not over.is_set(): free(alloc(1000))
+        over, thread = threading.Event(), threading.Thread(target=run, daemon=True)
+        thread.start()
+        print("done")
+    """) == ["done", "True", "0"]
+
+
+def test_a_snapshot_of_a_million_blocks():
+    """Beside a thread that allocates: every block is in it once, and lies in its segment."""
+    assert program("""
+        count, over = 1 << 20, threading.Event()
+        blocks = [alloc(512) for _ in range(count)]
+        def work():
+            while not over.is_set(): free(alloc(3 * MIB))
+        thread = threading.Thread(target=work)
+        thread.start()
+        gc.disable()
+        segments = snapshot()["segments"]
+        over.set()
+        thread.join()
+        starts = set()
+        for segment in segments:
+            address = segment["address"]
+            for block in segment["blocks"]:
+                if block["state"] == "active_allocated" and block["size"] == 512: starts.add(address)
+                address += block["size"]
+            if address != segment["address"] + segment["total_size"]: print("not covered")
+        print(len(starts) == count, starts.issuperset(blocks), stat("allocation.all.current") == count)
+        for block in blocks: free(block)
+        print(stat("allocated_bytes.all.current"), lade.torch._native().lade_torch_device_refused_frees())
+    """) == ["True", "True", "True", "0", "0"]
+
+
 # PyTorch's own classes ask the driver. These do what they do besides.
 SLEEP = """
 import contextlib, ctypes
