@@ -399,6 +399,70 @@ def test_the_process_ends_with_tensors_alive():
     """) == ["done"]
 
 
+def test_captures_of_several_threads():
+    """Each thread captures into a pool of its own while the others do, and allocates between: no graph names another's memory."""
+    assert program("""
+        wrong = []
+        def work(seed):
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                x = torch.full((1 << 16,), float(seed), device="cuda")
+                stream.synchronize()
+                graphs = []
+                for i in range(8):
+                    graph = torch.cuda.CUDAGraph()
+                    graph.capture_begin(capture_error_mode="thread_local")
+                    y = x * (i + 1)
+                    z = y + seed
+                    del y
+                    graph.capture_end()
+                    graphs.append((graph, z, seed * (i + 1) + seed))
+                    noise = torch.full((1 << 16,), -1.0, device="cuda")
+                for graph, z, _ in graphs: graph.replay()
+                stream.synchronize()
+                wrong.extend((seed, i) for i, (_, z, value) in enumerate(graphs) if not bool((z == value).all()))
+        torch.ones(1, device="cuda")
+        threads = [threading.Thread(target=work, args=(k + 1,)) for k in range(4)]
+        for t in threads: t.start()
+        for t in threads: t.join()
+        gc.collect(); torch.cuda.synchronize(); torch.cuda.empty_cache()
+        print(wrong, lade.torch._native().lade_torch_device_refused_frees())
+    """) == ["[]", "0"]
+
+
+def test_a_kernel_that_fails_in_a_graph():
+    """The device's error reaches the program at each call, frees raise nothing, and the process ends by itself."""
+    assert program("""
+        data, index = torch.ones(16, device="cuda"), torch.zeros(4, dtype=torch.long, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph): out = data[index]
+        index.fill_(1 << 40)
+        graph.replay()
+        try: torch.cuda.synchronize()
+        except RuntimeError: print("failed")
+        try: torch.empty(1 << 28, device="cuda")
+        except RuntimeError: print("refused")
+        del out, data, index, graph
+        gc.collect()
+        print("done")
+    """) == ["failed", "refused", "done"]
+
+
+def test_a_program_that_has_mempools_is_too_late():
+    """Refused with what to do, and the pools go on in PyTorch's own allocator."""
+    assert program("""
+        torch.cuda.init()
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool): inside = torch.full((1 << 20,), 3.0, device="cuda")
+        try: lade.torch.install_device()
+        except lade.UnsupportedError as error: print("before" in str(error), lade.torch.device_is_installed())
+        with torch.cuda.use_mem_pool(pool): more = inside * 2
+        print(bool((more == 6).all()), len(pool.snapshot()) > 0)
+        del inside, more, pool
+        gc.collect(); torch.cuda.empty_cache()
+    """, head="") == ["True", "False", "True", "True"]
+
+
 def test_a_mempool_takes_segments_from_lade():
     assert program("""
         pool = torch.cuda.MemPool(lade.torch.mempool_allocator())
