@@ -4,7 +4,10 @@
 import contextlib
 import os
 import resource
+import subprocess
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -267,3 +270,26 @@ def test_threads_go_on_beside_it(pool):
     np.testing.assert_array_equal(shown(buffer), value)
     dropped.clear()
     assert pool.allocator.usage()["allocated_bytes"] == buffer.nbytes
+
+
+SLEEPER = """
+import sys, lade
+pool = lade.SleepPool(device=lade.software_device(clock="cpu"))
+with pool.use("w"):
+    array = pool.allocator.empty(8 << 20, "uint8")
+while True:
+    print(pool.suspend("w", keep="file", path=sys.argv[1]), flush=True)
+    print(pool.resume("w"), flush=True)
+"""
+
+
+def test_a_kill_leaves_nothing_of_a_file_without_a_name(tmp_path):
+    lines = 0
+    for at in range(12):  # after a line of it, and some time
+        with subprocess.Popen([sys.executable, "-c", SLEEPER, tmp_path], stdout=subprocess.PIPE, text=True) as sleeper:
+            for _ in range(1 + at % 4):
+                lines += sleeper.stdout.readline() != ""
+            time.sleep(at * 1e-3)
+            sleeper.kill()
+        assert list(tmp_path.iterdir()) == []
+    assert lines == sum(1 + at % 4 for at in range(12))
