@@ -382,13 +382,16 @@ def test_an_interrupted_wait_loses_no_batch():
         for number in range(20):
             batch = next(loader)
             assert batch.number == number, (batch.number, number)
+            waits = threading.Event()  # the start of a thread may take longer than its sleep
             def interrupt():
+                waits.wait()
                 time.sleep(0.03)
                 os.kill(os.getpid(), signal.SIGINT)
                 batch.release()  # now there is one
             thread = threading.Thread(target=interrupt)
             thread.start()
             try:
+                waits.set()
                 next(loader)
                 time.sleep(10)
             except KeyboardInterrupt:
