@@ -24,6 +24,7 @@
 #include <stdbool.h>
 #include <sys/queue.h>
 
+#include "base/lock.h"
 #include "lade/pipeline.h"
 #include "lade/status.h"
 #include "pipeline/storage/open_files.h"
@@ -70,6 +71,8 @@ typedef struct ladei_pipe_storage_file {
   void *cufile_handle;               /* of direct_fd (or fd); NULL: cuFile does not move it */
   _Atomic(bool) direct_off;          /* O_DIRECT turned out not to work */
   _Atomic(bool) cancelled;           /* requests end after the call that is under way */
+  bool in_turn;                      /* write: Note [Writes to a file in memory] */
+  ladei_lock turn;                   /* held for the call, where that is set */
 } ladei_pipe_storage_file;
 
 /* The bytes that one system call has to move. */

@@ -23,10 +23,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -332,14 +334,21 @@ static int file_close(ladei_pipe_storage_file *file) {
 
 static void file_free(ladei_pipe_storage_file *file) {
   if (file->object != NULL) ladei_source_object_close(file->object);
+  ladei_lock_destroy(&file->turn);
   free(file->late_path);
   free(file);
+}
+
+static bool is_in_memory(int fd) {
+  struct statfs system;
+  return fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC;
 }
 
 lade_status ladei_pipe_storage_file_open(ladei_pipe_storage *storage, const ladei_pipe_storage_source *source,
                                          bool write, ladei_pipe_storage_file **out) {
   ladei_pipe_storage_file *file = calloc(1, sizeof *file);
   if (file == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for a file");
+  ladei_lock_init(&file->turn, LADEI_RANK_LEAF);
   file->storage = storage;
   file->source = *source;
   file->fd = source->fd;
@@ -359,6 +368,7 @@ lade_status ladei_pipe_storage_file_open(ladei_pipe_storage *storage, const lade
       *out = file;
     return status;
   }
+  file->in_turn = write && is_in_memory(file->fd);
   direct_find(file);
   status = file_make_late(file);
   if (status != LADE_OK) {
