@@ -430,6 +430,32 @@ def test_captures_of_several_threads():
     """) == ["[]", "0"]
 
 
+def test_a_capture_that_fails():
+    """What was allocated in it is freed, as much stays reserved as with PyTorch's own allocator, or less, and the next capture works."""
+    text = """
+        x = torch.ones(1 << 20, device="cuda")
+        kept = torch.cuda.memory_allocated()
+        for _ in range(3):
+            graph = torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.graph(graph):
+                    y = x * 2
+                    y.sum().item()
+            except RuntimeError as error:
+                print("captur" in str(error))
+            del graph, y
+            gc.collect(); torch.cuda.synchronize(); torch.cuda.empty_cache()
+            print(torch.cuda.memory_allocated() - kept, torch.cuda.memory_reserved() >> 20)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph): z = x * 3
+        graph.replay(); torch.cuda.synchronize()
+        print(bool((z == 3).all()))
+    """
+    ours, native = program(text), program(text, head="")
+    assert len(ours) == 10 and [each for each in ours if each in ("True", "0")] == [each for each in native if each in ("True", "0")]
+    assert all(int(a) <= int(b) for a, b in zip(ours, native) if a != "True")
+
+
 def test_a_kernel_that_fails_in_a_graph():
     """The device's error reaches the program at each call, frees raise nothing, and the process ends by itself."""
     assert program("""
@@ -461,6 +487,66 @@ def test_a_program_that_has_mempools_is_too_late():
         del inside, more, pool
         gc.collect(); torch.cuda.empty_cache()
     """, head="") == ["True", "False", "True", "True"]
+
+
+def test_objects_that_go_while_the_interpreter_ends():
+    """Tensors, graphs and pools that are alive at the end: finalizers and functions of atexit free and allocate."""
+    assert program("""
+        import atexit, sys
+        class Late:
+            def __init__(self): self.tensor = torch.ones(1 << 20, device="cuda")
+            def __del__(self): self.tensor = None
+        def last():
+            kept.clear()
+            print(int(torch.ones(1000, device="cuda").sum()))
+        kept = [Late() for _ in range(4)]
+        sys.late = Late()
+        atexit.register(last)
+        graph, pool = torch.cuda.CUDAGraph(), torch.cuda.MemPool()
+        with torch.cuda.graph(graph): inside = kept[0].tensor * 2
+        with torch.cuda.use_mem_pool(pool): pooled = torch.ones(1 << 20, device="cuda")
+        print("done")
+    """) == ["done", "1000"]
+
+
+def test_a_device_that_the_program_resets():
+    """Memory of before is gone: calls say so, frees of it do no harm, and the process ends by itself."""
+    assert program("""
+        import ctypes
+        runtime = ctypes.CDLL(None)
+        kept = torch.ones(1 << 20, device="cuda")
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool): inside = torch.ones(1 << 20, device="cuda")
+        torch.cuda.synchronize()
+        print(runtime.cudaDeviceReset())
+        for call in (lambda: torch.empty(1 << 28, device="cuda"), torch.cuda.empty_cache):
+            try: call()
+            except Exception as error: print("raised", file=__import__("sys").stderr)
+        del kept, inside, pool
+        gc.collect()
+        print("done")
+    """) == ["0", "done"]
+
+
+def test_a_snapshot_of_a_million_blocks():
+    """Beside a thread that allocates."""
+    assert program("""
+        state, core = {"stop": False}, torch._C
+        alloc, free = core._cuda_cudaCachingAllocator_raw_alloc, core._cuda_cudaCachingAllocator_raw_delete
+        torch.ones(1, device="cuda")
+        blocks = [alloc(512, 0) for _ in range(1 << 20)]
+        def work():
+            while not state["stop"]: free(alloc(1 << 20, 0))
+        thread = threading.Thread(target=work)
+        thread.start()
+        segments = torch.cuda.memory.memory_snapshot()
+        state["stop"] = True
+        thread.join()
+        print(sum(b["state"] == "active_allocated" and b["size"] == 512 for s in segments for b in s["blocks"]) >= 1 << 20)
+        for block in blocks: free(block)
+        torch.cuda.empty_cache()
+        print(lade.torch._native().lade_torch_device_refused_frees())
+    """) == ["True", "0"]
 
 
 def test_a_mempool_takes_segments_from_lade():
