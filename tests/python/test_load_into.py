@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads into tensors that are there, from files of the safetensors package."""
 
+import gc
 import os
 import threading
 import time
@@ -147,6 +148,22 @@ def test_many_tensors(tmp_path, device, order):
     while len(os.listdir("/proc/self/fd")) > descriptors and time.monotonic() < end:
         time.sleep(0.01)
     assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+
+@pytest.mark.parametrize("count", [10, 2000])
+def test_a_file_that_cannot_be_opened_keeps_no_tensor(tmp_path, device, count):
+    """Regression: the error of the thread that opened the file referred to itself, and its frames to the tensors, until a collection."""
+    allocator = lade.DeviceAllocator(device)
+    own = {str(number): allocator.empty(3, "int64") for number in range(count)}
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(FileNotFoundError) as caught:
+            ours.load_into(own, tmp_path / "none.safetensors")
+        del own, caught
+        assert allocator.usage()["allocated_bytes"] == 0
+    finally:
+        gc.enable()
 
 
 def test_no_thread_is_needed(tmp_path, device, monkeypatch):

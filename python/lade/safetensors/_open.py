@@ -56,7 +56,7 @@ class _Opening:
         """The open file, or the error."""
         self._over.wait()
         if self._errors:
-            raise self._errors[0]
+            raise self._errors.pop()  # its frames refer to this: kept here, it would keep what they hold until a collection
         return self._made[0]
 
 
