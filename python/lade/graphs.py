@@ -235,6 +235,18 @@ class _Form:
         flags += [_STATIC] * len(function.weights)
         self.native = function.tree._native.add(function.name, sizes, flags, 1 + function.outputs)
 
+    def settle(self, call: _Call) -> None:
+        """After a run of a body: a recording keeps what its replays need, also where objects of its first results could not be made;
+        anything else keeps nothing."""
+        spec = None if call.number is None else self.specs[call.number]
+        if spec is None or call.number is None:
+            return
+        if call.buffers is None or call.stage != _RECORD:
+            self.specs[call.number] = None
+        for i in call.buffers or ():
+            if i < len(spec.kept):
+                spec.kept[i] = None
+
 
 class _Call:
     """One call; what its body does, in the thread of the call."""
@@ -243,6 +255,7 @@ class _Call:
         self.function, self.form, self.leaves, self.places = function, form, leaves, places
         self.stage: int | None = None  # None: a replay
         self.number: int | None = None  # of the spec that it made
+        self.buffers: list[int] | None = None  # values that are the tree's; None: no run with this body has succeeded
 
     def __call__(self, stage: int, handle: int, addresses: tuple[int, ...]) -> tuple[tuple[Any, ...], list[Any]]:
         self.stage = stage
@@ -347,8 +360,7 @@ class Function:
         try:
             values = tree._native.run(form.native, tree._stream_of(form), places, call, not tree._marks, form.specs, tree._given)
         except BaseException:
-            if call.number is not None:
-                form.specs[call.number] = None
+            form.settle(call)
             raise
         result = self._result(form, call, values)
         del values  # which would count as views
@@ -360,11 +372,7 @@ class Function:
         spec = form.specs[number]
         assert spec is not None
         if call.stage is not None:
-            for i, value in enumerate(values):
-                if value is not None and i < len(spec.kept):
-                    spec.kept[i] = None
-            if call.stage != _RECORD:
-                form.specs[number] = None
+            form.settle(call)
         return spec.result(values)
 
     def _names(self, around: Any) -> list[str]:

@@ -344,13 +344,23 @@ nb::object value_object(const Making &making, size_t index, const lade_graph_val
                              Layout(as.layout.shape(), as.layout.dims(), as.layout.dtype()), making.stream));
 }
 
-// All counts of the buffers are outputs' before anything of Python is called, which may raise.
+// Which values are the tree's, by index.
+nb::list buffers_list(const std::vector<lade_graph_value> &values) {
+  nb::list out;
+  for (size_t i = 0; i < values.size(); i++)
+    if (values[i].kind == LADE_GRAPH_BUFFER) out.append(i);
+  return out;
+}
+
+// All counts of the buffers are outputs' before anything of Python is called, which may raise. `ran` is the call whose body has run; invalid: a
+// replay. It learns what a recording of it keeps before objects are made, as a later replay makes them where these cannot be made.
 nb::object values_tuple(GraphTree &tree, const GraphFunctionObject &function,
                         const std::vector<lade_graph_value> &values, lade_stream stream, nb::handle specs,
-                        nb::handle given) {
+                        nb::handle given, nb::handle ran) {
   std::vector<std::shared_ptr<GraphOutput>> outputs(values.size());
   for (size_t i = 0; i < values.size(); i++)
     if (values[i].kind == LADE_GRAPH_BUFFER) outputs[i] = std::make_shared<GraphOutput>(tree, values[i], function.name);
+  if (__builtin_expect(ran.is_valid(), 0)) ran.attr("buffers") = buffers_list(values);
   const Making making{tree, stream, plan_of(specs, values), given};
   nb::object out = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(values.size())));
   if (!out) throw nb::python_error();
@@ -509,7 +519,7 @@ struct GraphCalls {
     }
     run_end(tree, std::move(owner), status == LADE_OK);
     if (failed) throw std::move(*failed);
-    return values_tuple(tree, function, outputs, how.stream, specs, given);
+    return values_tuple(tree, function, outputs, how.stream, specs, given, own.called ? call : nb::handle());
   }
 
   static void record_stream(const GraphTreeObject &self, uintptr_t address, nb::handle stream) {

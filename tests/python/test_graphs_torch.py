@@ -407,6 +407,35 @@ def test_results_whose_tensors_cannot_be_made_are_given_back(world, monkeypatch,
     world.tree.close()
 
 
+@pytest.mark.parametrize("call", [0, 1])
+def test_a_recording_whose_first_results_cannot_be_made_is_replayed(world, monkeypatch, call):
+    """Regression: an interrupt while results of a recording were made took what says how its results look: each replay failed."""
+    turn, kept = lade.graphs._Tensor.strided, world.put(torch.arange(3.0))
+    two = world.tree.function(lambda x: (world.flip(x).t(), x, kept, 7))
+    x = world.put(torch.arange(16.0).view(8, 2))
+    for _ in range(call):
+        two(x)
+
+    def interrupted(self, flat):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lade.graphs._Tensor, "strided", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        two(x)
+    monkeypatch.setattr(lade.graphs._Tensor, "strided", turn)
+    gc.collect()
+    assert world.tree.stats()["buffers"] == 0
+    for _ in range(3):
+        flipped, same, others, number = two(x)
+        assert torch.equal(world.read(flipped), torch.arange(16.0).view(8, 2).flip(0).t())
+        assert torch.equal(world.read(same), torch.arange(16.0).view(8, 2))
+        assert others is kept and number == 7
+    assert world.tree.stats()["recordings"] == 1
+    del flipped, same
+    gc.collect()
+    world.tree.close()
+
+
 @pytest.mark.filterwarnings("ignore:.*of which there are views")  # of a tensor that another thread is letting go of
 def test_results_that_come_and_go_in_many_threads(world):
     """Results are valid or refuse access, whichever thread makes, keeps and drops them; in the end no count is left."""
