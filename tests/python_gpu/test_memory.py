@@ -150,6 +150,7 @@ def test_cupy_takes_device_memory(device, allocator):
         assert array.data.ptr == buffer.ptr and (cupy.asnumpy(array) == 7).all()
         del array, buffer
     stream.synchronize()
+    allocator.retire_stream(stream)  # which goes before the allocator, and CuPy destroys it then
 
 
 def test_the_wrong_device(allocator):
