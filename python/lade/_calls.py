@@ -46,6 +46,9 @@ def refusal(function: Any, positional: list[Any], keywords: dict[str, Any]) -> E
     owner = getattr(_lade, function.__qualname__.partition(".")[0])
     if method and isinstance(owner, type) and not isinstance(given["self"], owner):
         return _arguments.wrong_type("self", given.pop("self"), _words(owner.__name__))
+    for name, value in given.items():
+        if not _lade._is_made(value) and not (name == "self" and function.__name__ == "__init__"):
+            return _lade.ArgumentTypeError(f"{name} is a {_arguments.class_text(value)} whose __init__() has not run; expected one that has")
     given.pop("self", None)
     for name, value in given.items():
         if name in every and not _fits(every[name], value):

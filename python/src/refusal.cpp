@@ -87,6 +87,10 @@ void cover(nb::handle object) {
 } // namespace
 
 void cover_refusals(nb::module_ &module) {
+  module.def(
+      "_is_made", [](nb::handle object) { return !nb::inst_check(object) || nb::inst_ready(object); },
+      nb::arg("object").none(),
+      "Whether __init__() has run, of an object of a class of this package; true for others.");
   const nb::object values = module.attr("__dict__").attr("values");
   for (nb::handle value : values()) {
     cover(value);

@@ -149,6 +149,21 @@ def test_what_errors_say(pool, call, text):
     assert refused(lambda: call(pool)) == text
 
 
+@pytest.mark.filterwarnings("ignore:nanobind. attempted to access an uninitialized instance")
+def test_an_object_whose_init_has_not_run_is_said_to_be_one(device):
+    """Regression: the text had the other arguments, which were right."""
+
+    class Own(lade.PinnedPool):
+        def __init__(self):
+            pass
+
+    text = "whose __init__() has not run; expected one that has"
+    assert refused(lambda: Own().empty(3)).endswith(f".Own {text}")
+    assert refused(lambda: Own().stats()).startswith("self is a ")
+    unmade = lade.Device.__new__(lade.Device)
+    assert refused(lambda: lade.copy_async(unmade, 1, 2, 3)) == f"device is a lade.Device {text}"
+
+
 def test_an_error_of_a_function_that_is_called_is_its_own():
     """A TypeError of a program's function that lade calls passes as it is, whatever its text."""
 
