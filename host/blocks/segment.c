@@ -208,6 +208,7 @@ static void prev_pages_set(ladei_pinned_segment *segment, const ladei_pinned_blo
 
 ladei_pinned_block *ladei_pinned_segment_open(ladei_pinned_segment *segment, unsigned node) {
   atomic_store_explicit(&segment->node, node, memory_order_relaxed);
+  segment->arena = 0; /* in use in every node, and not so that of an earlier life in another one */
   block_start(segment, 0, ladei_pinned_segment_page_count(segment), 0);
   return &segment->blocks[0];
 }

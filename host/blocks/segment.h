@@ -29,7 +29,7 @@ typedef struct ladei_pinned_segment {
   _Atomic(size_t) bytes;   /* whole pages, except for powers of two below a page under PyTorch's policy */
   _Atomic(int32_t) source; /* lade_pinned_source */
   _Atomic(uint32_t) node;  /* index of the node's cache in the pool */
-  unsigned arena;          /* index in the node, from when it is added there; read by holders of its blocks */
+  unsigned arena;          /* index in the node: 0 until it is added there; read by holders of its blocks */
   void *mapped;            /* this and the next two: for the source, to give it back */
   size_t mapped_bytes;
   size_t registered_bytes;

@@ -213,3 +213,28 @@ LADE_TEST(Node, AtTheCapAllArenasAreLookedAt) {
   pinned_fixture_free(&own, mine);
   pinned_fixture_close(&own);
 }
+
+/* The bug: the records of a segment that was in the second arena of one node came to another node, which had one arena.
+ * Refused by the driver before it was added there, the segment went to that node's second arena, where no call looks. */
+LADE_TEST(Node, ASegmentThatWasNeverAddedIsFoundWhereTheDriverRefusesIt) {
+  pinned_fixture own;
+  lade_pinned_options options = pinned_fixture_options();
+  options.segment_bytes = LADEI_MIB;
+  options.sources = LADE_PINNED_SOURCE_REGISTER;
+  if (!pinned_fixture_open_on(&own, support_interposer_open("sim", NULL), &options, &pinned_fixture_two_nodes)) return;
+  LADE_EXPECT_OK(lade_pinned_reserve(own.pool, LADEI_MIB, 0));
+  void *mine = pinned_fixture_alloc(&own, MOST_OF_A_SEGMENT), *others = alloc_in_a_thread(&own);
+  LADE_EXPECT_EQ_UINT(ladei_pinned_node_arenas(ladei_pinned_pool_node(own.pool, 0)), 2);
+  pinned_fixture_free(&own, mine);
+  pinned_fixture_free(&own, others);
+  LADE_EXPECT_OK(lade_pinned_trim(own.pool, 0));
+  support_fail(own.runtime, "host_register", 3, 1);
+  support_fail(own.runtime, "host_unregister", 1, 2);
+  LADE_EXPECT(lade_pinned_reserve(own.pool, 3 * LADEI_MIB, 1) != LADE_OK);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 2 * LADEI_MIB);
+  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(own.pool); i++)
+    LADE_EXPECT_OK(ladei_pinned_node_check(ladei_pinned_pool_node(own.pool, i)));
+  LADE_EXPECT_OK(lade_pinned_trim(own.pool, 0));
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 0);
+  pinned_fixture_close(&own);
+}
