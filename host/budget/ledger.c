@@ -277,8 +277,9 @@ static void decide(ladei_ledger *ledger) {
 /* ---- Memory that pools share ------------------------------------------------------------------------------------- */
 
 static ladei_ledger_slot slot_of_hold(const ladei_ledger *ledger, const ladei_ledger_hold *hold) {
-  ladei_ledger_slot slot = ledger->slot; /* its budget and control group */
+  ladei_ledger_slot slot = ledger->slot; /* its control group, and the default budget */
   slot.share = LADEI_LEDGER_PART;
+  slot.total_bytes = 0; /* what the pool's options say ends with the pool */
   slot.bytes = slot.part_bytes = hold->bytes;
   slot.wanted_bytes = 0;
   slot.since_ns = ladei_clock_ns(CLOCK_REALTIME);

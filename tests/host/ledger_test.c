@@ -163,6 +163,26 @@ LADE_TEST(Ledger, SharedMemoryIsRefusedToTheFirstPoolAndFreeToTheNextOnes) {
   support_temp_dir_remove(&own.folder);
 }
 
+/* The bug: the budget that a pool's options said stayed in force after its end, while others had memory that it had shared. */
+LADE_TEST(Ledger, SharedMemoryKeepsNoBudgetOfAPoolThatHasEnded) {
+  fixture own;
+  ladei_ledger_hold of_a, of_b;
+  LADE_ASSERT(fixture_open(&own));
+  const ladei_ledger_terms terms = {.total_bytes = 1000, .default_bytes = 5000};
+  ladei_ledger *a = ladei_ledger_create(own.path, &terms, &ladei_ledger_system_calls), *b = pool_of(&own, 5000);
+  LADE_EXPECT_EQ_INT(share(a, &of_a, 1, 1001), LADEI_LEDGER_REFUSED);
+  LADE_EXPECT_EQ_INT(share(a, &of_a, 1, 400), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT(share(b, &of_b, 1, 400), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT(charge(b, 601), LADEI_LEDGER_REFUSED);
+  ladei_ledger_hold_remove(a, &of_a);
+  ladei_ledger_destroy(a);
+  LADE_EXPECT_EQ_INT(charge(b, 4601), LADEI_LEDGER_REFUSED);
+  LADE_EXPECT_EQ_INT(charge(b, 4600), LADEI_LEDGER_GRANTED);
+  ladei_ledger_hold_remove(b, &of_b);
+  ladei_ledger_destroy(b);
+  support_temp_dir_remove(&own.folder);
+}
+
 /* Each pool that was in the file before tells it again, and the second one finds what the first has told. */
 LADE_TEST(Ledger, SharedMemoryIsToldOnceToANewFile) {
   fixture own;
