@@ -5,6 +5,7 @@
  *
  *   adopt   charge -> register -> in the list          disown   out of the list -> unregister -> credit
  *                                                                 ^----- refused: in it again
+ *   charge  refused by the budget: what the pool has free is given back, as far as needed, and the charge tried again
  *
  * A1  What is in the list is registered, and charged to the budget unless the program said that another process has done that; what
  *     processes share is charged by all of them together.
@@ -18,9 +19,12 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "base/size.h"
 #include "host/budget/ledger_mapping.h"
+#include "host/grow/give_back.h"
+#include "host/grow/seek.h"
 #include "host/state/call.h"
 #include "host/state/stats.h"
 
@@ -62,7 +66,7 @@ uint64_t ladei_pinned_adopted_bytes(lade_pinned_pool *pool) {
   return bytes;
 }
 
-static lade_status budget_charge(lade_pinned_pool *pool, ladei_pinned_adopted *entry) {
+static lade_status budget_ask(lade_pinned_pool *pool, ladei_pinned_adopted *entry) {
   bool fault = false;
   lade_status status = LADE_OK;
   if (entry->hold.id != 0)
@@ -74,6 +78,24 @@ static lade_status budget_charge(lade_pinned_pool *pool, ladei_pinned_adopted *e
   else if (status != LADE_OK)
     ladei_pinned_count(&pool->counters.budget_refusals, 1);
   return status;
+}
+
+/* Refused, the pool gives back what the budget lacks. True: something has come back to it. */
+static bool room_make(lade_pinned_pool *pool, uint64_t bytes) {
+  lade_error refusal;
+  uint64_t left = ladei_pinned_budget_left(&pool->budget);
+  uint64_t before = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
+  uint64_t lacking = left < bytes ? ladei_size_min(bytes - left, before) : 0;
+  ladei_error_save(&refusal);
+  (void)ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
+  (void)ladei_pinned_pool_trim(pool, before - lacking); /* what the driver does not take back stays */
+  ladei_error_restore(&refusal);
+  return ladei_pinned_gauge_current(&pool->counters.reserved_bytes) < before;
+}
+
+static lade_status budget_charge(lade_pinned_pool *pool, ladei_pinned_adopted *entry) {
+  lade_status status = budget_ask(pool, entry);
+  return status == LADE_ERR_LIMIT && room_make(pool, entry->bytes) ? budget_ask(pool, entry) : status;
 }
 
 static void budget_credit(lade_pinned_pool *pool, ladei_pinned_adopted *entry) {

@@ -660,7 +660,8 @@ typedef enum lade_pinned_adopt_flag {
  * @param flags   Of lade_pinned_adopt_flag.
  *
  * Threads: any. Waits: as long as the driver does, which touches pages that were not. Errors, nothing changed:
- * LADE_ERR_INVALID_ARGUMENT, also for pages that are pinned already, as of an array beside it; LADE_ERR_LIMIT by the budget; LADE_ERR_OUT_OF_PINNED_MEMORY;
+ * LADE_ERR_INVALID_ARGUMENT, also for pages that are pinned already, as of an array beside it; LADE_ERR_LIMIT by the budget, even
+ * without the pool's free memory, which goes back first; LADE_ERR_OUT_OF_PINNED_MEMORY;
  * LADE_ERR_UNSUPPORTED where the driver registers no memory; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DRIVER; LADE_ERR_DEVICE_LOST;
  * LADE_ERR_FORKED.
  */

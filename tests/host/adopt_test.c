@@ -162,6 +162,31 @@ LADE_TEST(Adopt, TheBudgetIsChargedOnce) {
   machine_close(&own);
 }
 
+/* The bug: memory was refused though the pool itself had as much of the budget, and used none of it. */
+LADE_TEST(Adopt, ThePoolGivesItsCacheBackWhereTheBudgetLeavesNoRoom) {
+  static const int kinds[] = {MAP_PRIVATE, MAP_SHARED};
+  enum { COUNT = 8 };
+  machine own;
+  if (!machine_open(&own, "sim")) return;
+  lade_pinned_options options = options_of();
+  for (int i = 0; i < 2; i++) {
+    lade_pinned_pool *pool = pool_open(&own, &options);
+    void *memory = mmap(NULL, COUNT * SEGMENT, PROT_READ | PROT_WRITE, kinds[i] | MAP_ANONYMOUS, -1, 0);
+    LADE_ASSERT(memory != MAP_FAILED);
+    void *used = segments_alloc(pool, 9), *more = segments_alloc(pool, 7);
+    LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_adopt(pool, memory, COUNT * SEGMENT, 0));
+    LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "would exceed the budget of all pools");
+    LADE_EXPECT_OK(lade_pinned_free(pool, used));
+    LADE_EXPECT_OK(lade_pinned_adopt(pool, memory, COUNT * SEGMENT, 0));
+    LADE_EXPECT_EQ_UINT(stats_of(pool).reserved_bytes.current, 7 * SEGMENT);
+    LADE_EXPECT_OK(lade_pinned_disown(pool, memory));
+    LADE_EXPECT_OK(lade_pinned_free(pool, more));
+    LADE_EXPECT_OK(lade_pinned_pool_destroy(pool, true));
+    munmap(memory, COUNT * SEGMENT);
+  }
+  machine_close(&own);
+}
+
 /* Bug: what processes share counted for each that did not say that another one had charged it, and for none once that one was gone. */
 LADE_TEST(Adopt, TheBudgetCountsSharedMappingsOnce) {
   machine own;
