@@ -45,7 +45,9 @@ def test_load_file_shows_each_load_and_leaves_the_disk_out(tmp_path):
     rows, shown = load_file(tmp_path / "out", "--direct-gib", "0")
     assert {row["mode"] for row in rows} == {"warm", "many", "fp32"}
     assert {row["way"] for row in rows if "left_out" in row} == {"safetensors prefetch", "fastsafetensors", "instanttensor"}
-    assert [row["phase"] for row in rows if "phase" in row] == ["open", "reads begun", "names", "tensors made", "bytes there", "all", "freed"]
+    phases = [(row["phases_of"], row["phase"]) for row in rows if "phase" in row]
+    assert [name for of, name in phases if of == "load"] == ["open", "reads begun", "names", "tensors made", "bytes there", "all", "freed"]
+    assert [name for of, name in phases if of == "into"] == ["tensors read", "open", "names matched", "reads begun", "bytes there", "all"]
     loads = [row for row in rows if "round" in row]
     assert loads and shown.count("  round ") == len(loads)
 
