@@ -322,7 +322,7 @@ def test_blocks_that_go_while_the_interpreter_ends():
                 free(alloc(700))
         def last():
             kept.clear()
-            over.set()  # a daemon in a call of PyTorch's would end the process, as without lade (findings/daemon_thread_in_torch_aborts_the_exit.sh)
+            over.set()  # a daemon in a call of PyTorch's would end the process, as without lade
             thread.join()
             print(stat("allocation.all.current") >= 1, lade.torch._native().lade_torch_device_refused_frees())
         kept = [Late() for _ in range(4)]
