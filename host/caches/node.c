@@ -15,7 +15,7 @@
  *   frees goes back to the arena of its segment. New segments go to the arena of the thread that needs them, and one
  *   arena after the other comes into use so: a pool of one thread has one.
  *   On an H200 machine 16 threads took 1.4 to 1.9 us for a block of the list `token` in place of 4.5, and 1.1 in place of
- *   6 of `dali`, for a fourth more reserved, as each arena fits the best of its own. With eight arenas it is the same
+ *   6 of `dali`, for up to a third more reserved, as each arena fits the best of its own. With eight arenas it is the same
  *   (benchmarks/results/h200/crowd_arenas.txt).
  *   A call that must see all free memory at one moment holds all locks: the last look before a request is told that
  *   there is nothing, and what gives segments back or tells of them.
@@ -91,7 +91,8 @@ static ladei_pinned_segment *segment_walk_next(segment_walk *walk) {
 
 /* ---- Take and put ------------------------------------------------------------------------------------------------ */
 
-/* From the arenas in turn that are busy, or from those that are not; a list or NULL. */
+/* From the arenas in turn that are busy, or from those that are not; a list or NULL. One whose lock changes hands
+ * meanwhile may be passed over both times: the last look in ladei_pinned_node_take sees it. */
 static ladei_pinned_block *take_in_turn(ladei_pinned_node *node, unsigned stripe, unsigned arenas, bool busy,
                                         size_t bytes, bool exact, unsigned count) {
   ladei_pinned_block *list = NULL;
