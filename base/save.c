@@ -89,11 +89,20 @@ static bool is_under_name(int folder, const char *name, int fd) {
          of_name.st_dev == of_file.st_dev && of_name.st_ino == of_file.st_ino;
 }
 
+static bool is_in_memory(const struct statfs *system) {
+  return system->f_type == TMPFS_MAGIC || system->f_type == RAMFS_MAGIC || system->f_type == HUGETLBFS_MAGIC;
+}
+
+bool ladei_file_is_in_memory(int fd) {
+  struct statfs system;
+  return fstatfs(fd, &system) == 0 && is_in_memory(&system);
+}
+
 int ladei_file_reserve(int fd, int mode, uint64_t begin, uint64_t end) {
   struct statfs system;
   if (end > INT64_MAX) return EFBIG;
   if (fstatfs(fd, &system) != 0) return errno;
-  if (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC || system.f_type == HUGETLBFS_MAGIC) {
+  if (is_in_memory(&system)) {
     uint64_t block = (uint64_t)system.f_bsize, wanted = (end - begin + block - 1) / block;
     return system.f_blocks > 0 && wanted > system.f_bavail ? ENOSPC : 0; /* no blocks: no limit */
   }

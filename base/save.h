@@ -58,6 +58,9 @@ const char *ladei_file_name(const char *path);
  * otherwise. */
 bool ladei_folder_flush(int folder);
 
+/* Whether an open file's system has its pages in memory alone. */
+bool ladei_file_is_in_memory(int fd);
+
 /*
  * Sets room aside for bytes [begin, end) of an open file; `mode` as of fallocate(). File systems in memory would touch all pages for
  * it, in one thread (0.6 s for a GiB): these are only asked whether they have as much. 0; ENOSPC; another errno where nothing

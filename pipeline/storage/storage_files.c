@@ -23,12 +23,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -339,11 +337,6 @@ static void file_free(ladei_pipe_storage_file *file) {
   free(file);
 }
 
-static bool is_in_memory(int fd) {
-  struct statfs system;
-  return fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC;
-}
-
 lade_status ladei_pipe_storage_file_open(ladei_pipe_storage *storage, const ladei_pipe_storage_source *source,
                                          bool write, ladei_pipe_storage_file **out) {
   ladei_pipe_storage_file *file = calloc(1, sizeof *file);
@@ -368,7 +361,7 @@ lade_status ladei_pipe_storage_file_open(ladei_pipe_storage *storage, const lade
       *out = file;
     return status;
   }
-  file->in_turn = write && is_in_memory(file->fd);
+  file->in_turn = write && ladei_file_is_in_memory(file->fd);
   direct_find(file);
   status = file_make_late(file);
   if (status != LADE_OK) {

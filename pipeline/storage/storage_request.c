@@ -195,9 +195,9 @@ lade_status ladei_pipe_storage_call_done(ladei_pipe_storage_request *request, in
 
 /*
  * Note [Writes to a file in memory]
- *   A tmpfs takes one write to a file at a time. Threads that wait for that in the kernel spin: on an H200 machine twelve of
- *   them wrote 3.2 GB/s with eleven processors, and one alone 3.9 with one (benchmarks/results/h200/e72982bc). So they
- *   wait here, asleep.
+ *   A file system in memory takes one write to a file at a time. Threads that wait for that in the kernel spin: on an H200
+ *   machine twelve of them wrote 3.2 GB/s with eleven processors, and one alone 3.9 with one
+ *   (benchmarks/results/h200/e72982bc). So they wait here, asleep.
  */
 static ssize_t write_one(ladei_pipe_storage_file *file, const ladei_pipe_storage_call *call) {
   if (!file->in_turn) return pwrite(call->fd, call->memory, call->bytes, (off_t)call->at);
