@@ -49,8 +49,9 @@
  *   registration. Otherwise LADE_ERR_INVALID_ARGUMENT; nothing is queued, and a capture goes on as it was. This holds
  *   for copy, copy_sync, copy_batch (which refuses the whole batch) and fill, even if the next registration begins at
  *   the very next byte, and if pageable memory follows. A range that begins in pageable memory may reach into
- *   registrations, and is staged as a whole. Seen with CUDA driver 580, CUDA_ERROR_INVALID_VALUE; software devices do
- *   the same. To copy memory that may be registered in pieces, cut at `base + bytes` of pointer_attributes.
+ *   registrations, and is staged as a whole. A device side lies in one allocation of device_alloc likewise. Seen with
+ *   CUDA driver 580, CUDA_ERROR_INVALID_VALUE; software devices do the same. To copy memory that may be registered in
+ *   pieces, cut at `base + bytes` of pointer_attributes.
  *
  * Note [Copies between devices]
  *   A copy reaches memory of device_alloc from every device, with access between the devices (peer_enable) or without.

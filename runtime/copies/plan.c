@@ -3,7 +3,7 @@
  * From a list of pieces to the parts that are queued:
  *
  *   pass over the list: memory of each end, kind --> every piece is a part of one kind: the caller's own list
- *                                               \-> otherwise: cut where a registration ends, merged with the one before
+ *                                               \-> otherwise: cut where memory of an end is another, merged with the one before
  *   then overlaps are refused
  *
  * The copies begin when all of this is done, so it must take little beside them: 4 KiB take 80 ns on a link of 51 GB/s. Ranges of memory
@@ -15,7 +15,7 @@
  *
  * I1  The parts cover each piece once, and nothing else.
  * I2  Destinations of parts do not overlap, and no source overlaps a destination.
- * I3  Host memory of a part lies in one allocation or registration: Note [Copies end with registrations] in runtime/ops.h.
+ * I3  Each end of a part lies in one allocation or registration: Note [Copies end with registrations] in runtime/ops.h.
  * I4  A range is believed for the call alone: memory that a thread frees meanwhile is the caller's error, as with every copy.
  * Locks: none.
  */
@@ -309,7 +309,6 @@ typedef struct parts {
   size_t count, capacity;
   lade_copy_piece *parts;
   ladei_copy_kind *kinds;
-  uint64_t host_base; /* registration of the last part's host memory; 0: both ends are in device memory */
 } parts;
 
 static bool parts_room(parts *p) {
@@ -325,24 +324,16 @@ static bool parts_room(parts *p) {
   return true;
 }
 
-/* The registration of the ends found last. */
-static const ladei_copy_end *host_of(const making *m) {
-  const ladei_copy_end *to = &m->dst.known[m->dst.last], *from = &m->src.known[m->src.last];
-  return to->device < 0 ? to : from->device < 0 ? from : NULL;
-}
-
-/* Adds a part whose ends were found last, or makes the last part longer. Device memory may end and go on: I3 is about host memory. */
+/* Adds a part whose ends were found last, or makes the last part longer: not where memory of an end begins (I3). */
 static bool part_add(const making *m, parts *p, lade_copy_piece part, ladei_copy_kind kind, bool *out_merged) {
-  const ladei_copy_end *host = host_of(m);
-  bool same = p->count != 0 && ladei_copy_kinds_equal(p->kinds[p->count - 1], kind) &&
-              p->host_base == (host == NULL ? 0 : host->base);
-  *out_merged = same && follows(&p->parts[p->count - 1], &part);
+  bool inside = m->dst.known[m->dst.last].base < number(part.dst) && m->src.known[m->src.last].base < number(part.src);
+  *out_merged = inside && p->count != 0 && ladei_copy_kinds_equal(p->kinds[p->count - 1], kind) &&
+                follows(&p->parts[p->count - 1], &part);
   if (*out_merged) {
     p->parts[p->count - 1].bytes += part.bytes;
     return true;
   }
   if (!parts_room(p)) return false;
-  p->host_base = host == NULL ? 0 : host->base;
   p->parts[p->count] = part;
   p->kinds[p->count++] = kind;
   return true;

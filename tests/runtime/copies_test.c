@@ -185,6 +185,45 @@ LADE_TEST_P(Copies, RegistrationsSideBySideAreCopiedOneByOne, SUPPORT_RUNTIMES, 
   sides_close(&s);
 }
 
+/* Two of a few allocations of 2 MiB that lie side by side; false: there are none. */
+static bool neighbours_find(char *const *allocations, size_t count, size_t bytes, char **out) {
+  for (size_t i = 0; i < count; i++)
+    for (size_t k = 0; k < count; k++)
+      if (allocations[k] == allocations[i] + bytes) *out = allocations[i];
+  return *out != NULL;
+}
+
+/* Bug: pieces that adjoin on the device, each in an allocation of its own, became one copy, which drivers refuse. */
+LADE_TEST_P(Copies, DeviceAllocationsSideBySideAreCopiedOneByOne, SUPPORT_RUNTIMES, name) {
+  enum { ALLOCATIONS = 8, ALLOCATION = 2 * MIB, EACH = 256 * KIB, PIECES = 8 };
+  sides s;
+  char *allocations[ALLOCATIONS] = {0}, *two = NULL;
+  if (!sides_open(&s, name)) return;
+  void *self = s.runtime->self;
+  (void)lade_copy_prepare(s.runtime, 0);
+  for (int i = 0; i < ALLOCATIONS; i++)
+    LADE_ASSERT_OK(s.runtime->ops->device_alloc(self, 0, ALLOCATION, (void **)&allocations[i]));
+  if (neighbours_find(allocations, ALLOCATIONS, ALLOCATION, &two)) {
+    lade_copy_piece to[PIECES], within[PIECES];
+    two += ALLOCATION - PIECES / 2 * EACH;
+    for (size_t i = 0; i < PIECES; i++) {
+      to[i] = (lade_copy_piece){two + i * EACH, s.host + i * EACH, EACH};
+      within[i] = (lade_copy_piece){s.device + i * EACH, two + i * EACH, EACH};
+    }
+    LADE_EXPECT_OK(lade_copy_pieces(s.runtime, to, PIECES, s.stream));
+    LADE_EXPECT_OK(lade_copy_pieces(s.runtime, within, PIECES, s.stream));
+    const lade_copy_piece back = {s.back, two, PIECES * EACH}; /* one piece over the end */
+    LADE_EXPECT_OK(lade_copy_pieces(s.runtime, &back, 1, s.stream));
+    LADE_EXPECT_OK(lade_stream_synchronize(s.runtime, s.stream));
+    LADE_EXPECT_PATTERN(s.back, PIECES * EACH, 1, 0);
+    device_read(&s);
+    LADE_EXPECT_PATTERN(s.back, PIECES * EACH, 1, 0);
+  }
+  for (int i = 0; i < ALLOCATIONS; i++) LADE_EXPECT_OK(s.runtime->ops->device_free(self, 0, allocations[i]));
+  LADE_EXPECT(two != NULL || strcmp(name, "cuda") == 0);
+  sides_close(&s);
+}
+
 /* ---- First use --------------------------------------------------------------------------------------------------- */
 
 LADE_TEST_P(Copies, TheFirstUseLoadsTheKernelOnAnIdleStreamAlone, SUPPORT_RUNTIMES, name) {
