@@ -17,6 +17,7 @@
 #include "base/thread.h"
 #include "device/for_graphs.h"
 #include "graph/tree/tree.h"
+#include "runtime/copies/copies.h"
 
 enum { MOST_VALUES = 65535 };
 
@@ -206,9 +207,8 @@ static bool room_make(lade_graph_tree *tree, size_t inputs, size_t outputs, bool
     tree->order_room = inputs;
   }
   if (inputs > tree->input_room) {
-    if (!GROW(tree->inputs, inputs) || !GROW(tree->destinations, inputs) || !GROW(tree->sources, inputs) ||
-        !GROW(tree->sizes, inputs) || !GROW(tree->classes, inputs) || !GROW(tree->carried, inputs) ||
-        !GROW(tree->carried_blocks, inputs))
+    if (!GROW(tree->inputs, inputs) || !GROW(tree->copies, inputs) || !GROW(tree->classes, inputs) ||
+        !GROW(tree->carried, inputs) || !GROW(tree->carried_blocks, inputs))
       return false;
     tree->input_room = inputs;
   }
@@ -217,6 +217,13 @@ static bool room_make(lade_graph_tree *tree, size_t inputs, size_t outputs, bool
     tree->output_room = outputs;
   }
   return true;
+}
+
+/* Inputs that replays may have to copy. */
+static size_t copies_most(const lade_graph_function *function) {
+  size_t most = 0;
+  for (uint32_t i = 0; i < function->input_count; i++) most += (function->input_flags[i] & LADE_GRAPH_STATIC) == 0;
+  return most;
 }
 
 lade_status lade_graph_tree_function_add(lade_graph_tree *tree, const lade_graph_function_options *options,
@@ -238,6 +245,7 @@ lade_status lade_graph_tree_function_add(lade_graph_tree *tree, const lade_graph
     function->next = tree->functions;
     tree->functions = function;
     *out = function;
+    ladei_copy_expect(tree->runtime, copies_most(function), &tree->stream);
   }
   ladei_tree_leave(tree);
   return status;
@@ -384,9 +392,9 @@ static lade_status stream_make(lade_graph_tree *tree) {
 static void tree_free(lade_graph_tree *tree) {
   ladei_tree_core_free(&tree->core);
   ladei_tree_path_free(&tree->ending);
-  void *const rooms[] = {tree->inputs,  tree->destinations, (void *)tree->sources, tree->sizes, tree->classes,
-                         tree->carried, tree->kinds,        tree->carried_blocks,  tree->outs,  tree->values,
-                         tree->lost,    tree->lost_list,    tree->segments.list,   tree->noted, tree->order};
+  void *const rooms[] = {tree->inputs,         tree->copies, tree->classes, tree->carried, tree->kinds,
+                         tree->carried_blocks, tree->outs,   tree->values,  tree->lost,    tree->lost_list,
+                         tree->segments.list,  tree->noted,  tree->order};
   for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) free(rooms[i]);
   ladei_condition_destroy(&tree->left);
   ladei_lock_destroy(&tree->lock);

@@ -28,6 +28,7 @@
 #include "base/thread.h"
 #include "device/for_graphs.h"
 #include "graph/tree/tree.h"
+#include "runtime/copies/copies.h"
 
 static const char call_name[] = "lade_graph_tree_run";
 
@@ -227,39 +228,24 @@ static lade_status let_fail(const char *what) {
   return ladei_error(LADE_ERR_DRIVER, 0, "%s: let fail: %s", call_name, what);
 }
 
-static lade_status copies_submit(ladei_tree_run *run, size_t count) {
-  lade_graph_tree *tree = run->tree;
-  const lade_runtime_ops *ops = ladei_tree_ops(tree);
-  if (count > 1 && ops->copy_batch != NULL && !tree->no_copy_batch && run->stream.kind != LADEI_STREAM_LEGACY) {
-    lade_status status = ops->copy_batch(tree->runtime->self, LADEI_COPY_D2D, count, tree->destinations, tree->sources,
-                                         tree->sizes, &run->stream);
-    if (status != LADE_ERR_UNSUPPORTED) return status;
-    tree->no_copy_batch = true;
-  }
-  for (size_t i = 0; i < count; i++) {
-    LADEI_TRY(ops->copy(tree->runtime->self, LADEI_COPY_D2D, tree->destinations[i], tree->sources[i], tree->sizes[i],
-                        &run->stream));
-  }
-  return LADE_OK;
-}
-
 /* All sources lie outside of the pool (call.c), and destinations in it: no copy writes bytes that another one reads. */
 lade_status ladei_tree_copy_inputs(ladei_tree_run *run, const ladei_tree_node *node) {
   lade_graph_tree *tree = run->tree;
-  size_t count = 0;
+  size_t count = 0, bytes = 0;
   for (size_t i = 0; i < run->call.count; i++) {
     const ladei_tree_input *input = &run->call.inputs[i];
     if (input->class != LADE_GRAPH_CLASS_COPIED) continue;
-    tree->destinations[count] = (void *)(uintptr_t)node->inputs[i].address;
-    tree->sources[count] = (const void *)(uintptr_t)input->address;
-    tree->sizes[count++] = input->bytes;
+    tree->copies[count++] = (lade_copy_piece){.dst = (void *)(uintptr_t)node->inputs[i].address,
+                                              .src = (const void *)(uintptr_t)input->address,
+                                              .bytes = input->bytes};
+    bytes += input->bytes;
   }
   if (count == 0) return LADE_OK;
   if ((run->faults & LADEI_TREE_FAULT_COPY) != 0) return let_fail("copy");
-  lade_status status = copies_submit(run, count);
+  lade_status status = ladei_copy_apart(tree->runtime, LADEI_COPY_D2D, tree->copies, count, bytes, &run->stream);
   if (status != LADE_OK) return ladei_error_prefix(status, "%s: copies of %zu inputs: ", call_name, count);
   tree->stats.copied += count;
-  for (size_t i = 0; i < count; i++) tree->stats.copied_bytes += tree->sizes[i];
+  tree->stats.copied_bytes += bytes;
   return LADE_OK;
 }
 

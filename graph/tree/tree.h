@@ -33,6 +33,7 @@
 #include "base/lock.h"
 #include "base/sort_keys.h"
 #include "graph/core/core.h"
+#include "lade/copy.h"
 #include "runtime/event_pool.h"
 #include "runtime/ops.h"
 
@@ -126,7 +127,6 @@ struct lade_graph_tree {
   ladei_tree_storage *garbage; /* storages without counts; their blocks are to be freed */
   ladei_tree_native *refused;  /* offered to the driver again by each recording and the destruction */
   uint32_t faults;             /* for the next run */
-  bool no_copy_batch;
   lade_graph_log log;
   void *log_user;
   lade_graph_log_level log_level;
@@ -149,9 +149,7 @@ struct lade_graph_tree {
   ladei_sort_key *order; /* of the inputs of functions that write to some */
   size_t order_room;
   ladei_tree_input *inputs;
-  void **destinations;
-  const void **sources;
-  size_t *sizes;
+  lade_copy_piece *copies; /* of inputs */
   uint32_t *classes, *carried, *kinds;
   void **carried_blocks;
   ladei_tree_out *outs;

@@ -108,7 +108,7 @@ LADE_INLINE void lade_copy_table_init(lade_copy_table *table) {
  */
 LADE_API lade_status lade_copy_blocks(lade_runtime *runtime, const lade_copy_table *table, lade_stream stream);
 
-/** Statistics of the calls above on one device, since the runtime was opened. */
+/** Statistics of the calls above on one device, since the runtime was opened; of pipelines and graph trees what the kernel copied. */
 typedef struct lade_copy_stats {
   size_t struct_size;
   uint64_t kernel_pieces; /**< Copied by the kernel. */

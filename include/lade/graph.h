@@ -231,7 +231,8 @@ typedef struct lade_graph_function_options {
 LADE_INLINE void lade_graph_function_options_init(lade_graph_function_options *options) { LADE_INIT(options); }
 
 /**
- * Add a function.
+ * Add a function. One with more than four inputs that are not static loads the kernel of lade_copy_prepare(), which copies them, if
+ * the tree has no work under way.
  *
  * @param out  [out] Valid until it is removed, or the tree destroyed. Untouched on error.
  *

@@ -181,6 +181,20 @@ lade_status ladei_copy_short(lade_runtime *runtime, const lade_copy_piece *piece
   return status;
 }
 
+void ladei_copy_expect(lade_runtime *runtime, size_t count, const ladei_stream *stream) {
+  if (count > FEW) ladei_copy_ways_first_use(runtime, stream);
+}
+
+lade_status ladei_copy_apart(lade_runtime *runtime, ladei_copy_direction direction, const lade_copy_piece *pieces,
+                             size_t count, size_t bytes, const ladei_stream *stream) {
+  if (ladei_copy_kernel_suits(runtime, direction, count, bytes, stream)) {
+    lade_status status = ladei_copy_short(runtime, pieces, count, stream);
+    if (status != LADE_ERR_UNSUPPORTED) return status;
+  }
+  ladei_copy_kind kind = {.direction = (uint8_t)direction, .reach = LADEI_COPY_BY_ENGINE};
+  return ladei_copy_by_engine(runtime, pieces, NULL, kind, count, stream);
+}
+
 static lade_status pieces_copy(lade_runtime *runtime, const lade_copy_piece *pieces, size_t count, lade_stream stream) {
   static const ladei_copy_list_name name = {"lade_copy_pieces", "pieces"};
   ladei_stream resolved;

@@ -22,6 +22,16 @@ bool ladei_copy_kernel_suits(lade_runtime *runtime, ladei_copy_direction directi
 lade_status ladei_copy_short(lade_runtime *runtime, const lade_copy_piece *pieces, size_t count,
                              const ladei_stream *stream);
 
+/* Lists of so many pieces are to come on the stream's device: loads the kernel if it is for them, as a first use of it. */
+void ladei_copy_expect(lade_runtime *runtime, size_t count, const ladei_stream *stream);
+
+/*
+ * Queues copies of one direction, of `bytes` in all, by the faster way. The caller answers for it that no piece writes bytes that another
+ * one reads or writes, and that the stream's device copies them. Loads nothing. After a failure some may be queued.
+ */
+lade_status ladei_copy_apart(lade_runtime *runtime, ladei_copy_direction direction, const lade_copy_piece *pieces,
+                             size_t count, size_t bytes, const ladei_stream *stream);
+
 /*
  * Queues pieces of numbers of `from` in memory that is written in `to`, by the kernel; bytes are those of the source. LADE_ERR_UNSUPPORTED
  * if it is not loaded, or reaches not all of the memory: nothing is queued then. After another failure some may be queued.

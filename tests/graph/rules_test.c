@@ -176,6 +176,47 @@ LADE_TEST(GraphRules, ManagedInputsAreNotCopiedForeignOnesAre) { /* check 5 */
   graph_fixture_close(&f);
 }
 
+static uint64_t pieces_by_kernel(graph_fixture *f) {
+  lade_copy_stats stats;
+  lade_copy_stats_init(&stats);
+  LADE_EXPECT_OK(lade_copy_stats_get(f->runtime, 0, &stats));
+  return stats.kernel_pieces;
+}
+
+/* Also where its launch fails: that run fails, the next one does not. */
+LADE_TEST(GraphRules, ManyCopiedInputsGoByOneKernel) {
+  enum { INPUTS = 6, BYTES = 4096 };
+  graph_fixture f;
+  graph_script each = {0};
+  lade_graph_value memory[INPUTS], out[INPUTS];
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  for (uint64_t i = 0; i < INPUTS; i++) {
+    each.steps[3 * i] = (graph_script_step){GRAPH_ALLOC, i, BYTES};
+    each.steps[3 * i + 1] = (graph_script_step){GRAPH_COPY, i, i};
+    each.steps[3 * i + 2] = (graph_script_step){GRAPH_OUT_LOCAL, i, 0};
+    memory[INPUTS - 1 - i] = graph_fixture_memory(&f, BYTES, (unsigned char)(10 + i)); /* no neighbours, to be merged */
+  }
+  lade_graph_function *function = graph_fixture_function(&f, &each, INPUTS, NULL, INPUTS);
+  for (int round = 0; round < 5; round++) {
+    uint64_t before = pieces_by_kernel(&f);
+    graph_fixture_step(&f);
+    if (round == 3) {
+      LADE_EXPECT_OK(lade_soft_fault_add(f.runtime, "copy_kernel", 1, LADE_ERR_DRIVER));
+      LADE_EXPECT_STATUS(LADE_ERR_DRIVER, graph_fixture_call(&f, function, memory, INPUTS, out));
+      LADE_EXPECT_EQ_UINT(pieces_by_kernel(&f), before);
+      continue;
+    }
+    LADE_EXPECT_OK(graph_fixture_call(&f, function, memory, INPUTS, out));
+    LADE_EXPECT_EQ_UINT(pieces_by_kernel(&f) - before, round == 0 ? 0u : INPUTS);
+    for (size_t i = 0; i < INPUTS; i++) {
+      graph_fixture_expect(&f, &out[i], (unsigned char)(10 + INPUTS - 1 - i));
+      graph_fixture_release(&f, out[i]);
+    }
+  }
+  for (size_t i = 0; i < INPUTS; i++) graph_fixture_memory_free(&f, memory[i]);
+  graph_fixture_close(&f);
+}
+
 LADE_TEST(GraphRules, TheLastStepsOutputsAreInputsOfThisOne) {
   graph_fixture f;
   graph_script b = COPIER;
