@@ -136,25 +136,28 @@ class _Memory:
 
 
 class _Tensor:
-    """A strided tensor of PyTorch."""
+    """A strided tensor of PyTorch. Types of a byte that are no integers go as bytes: PyTorch 2.8 takes none of them from DLPack."""
 
     def __init__(self, tensor: Any) -> None:
         self.shape, self.strides, self.dtype = tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
         self.extent = 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides))
         self.nbytes = self.extent * tensor.element_size()
-        self.is_flat = tensor.is_contiguous()
+        is_bytes = self.dtype.is_floating_point and tensor.element_size() == 1
+        self.sent = sys.modules["torch"].uint8 if is_bytes else self.dtype
+        self.is_flat = tensor.is_contiguous() and not is_bytes
 
     def as_result(self) -> Any:
         if self.is_flat:
             return _lade._GraphResult(self.shape, self.dtype, True)
-        return _lade._GraphResult(self.extent, self.dtype, True), self.strided
+        return _lade._GraphResult(self.extent, self.sent, True), self.strided
 
     def strided(self, flat: Any) -> Any:
-        return flat.set_(flat.untyped_storage(), 0, self.shape, self.strides)  # no view, which would hold another tensor
+        tensor = flat if self.sent == self.dtype else flat.new_empty(0, dtype=self.dtype)
+        return tensor.set_(flat.untyped_storage(), 0, self.shape, self.strides)  # no view, which would hold another tensor
 
     def of_input(self, tree: Any, name: str, address: int, handle: int) -> tuple[Any, Any]:
-        array = tree.borrow(name, address, self.extent, self.dtype, handle)
-        tensor = sys.modules["torch"]._C._from_dlpack(array._capsule(self.shape if self.is_flat else self.extent, self.dtype))
+        array = tree.borrow(name, address, self.extent, self.sent, handle)
+        tensor = sys.modules["torch"]._C._from_dlpack(array._capsule(self.shape if self.is_flat else self.extent, self.sent))
         return (tensor if self.is_flat else self.strided(tensor)), array
 
 
