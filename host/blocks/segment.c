@@ -23,6 +23,7 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
+#include "base/populate.h"
 
 enum { WORD_BITS = 64 };
 
@@ -66,6 +67,11 @@ ladei_pinned_segment *ladei_pinned_segment_create(size_t pages) {
 }
 
 void ladei_pinned_segment_destroy(ladei_pinned_segment *segment) { munmap(segment, segment->metadata_bytes); }
+
+void ladei_pinned_segment_populate(const ladei_pinned_segment *segment) {
+  size_t pages = atomic_load_explicit(&segment->page_count, memory_order_relaxed);
+  (void)madvise(segment->blocks, pages * sizeof(ladei_pinned_block), MADV_POPULATE_WRITE); /* old kernels refuse */
+}
 
 /* Clears the fields that readers of stale pointers and later users of the record look at. Its ticket is idle. */
 static void record_clear(ladei_pinned_block *block) {

@@ -48,6 +48,10 @@ typedef struct ladei_pinned_segment {
 /* Metadata for segments of up to `pages`; NULL when there is no memory. Zeroed: no memory, no blocks. */
 ladei_pinned_segment *ladei_pinned_segment_create(size_t pages);
 void ladei_pinned_segment_destroy(ladei_pinned_segment *segment);
+/* Has the kernel make memory of the records now, in one call. It does so else by and by where blocks are split, under the arena's lock,
+ * where many threads may wait. */
+void ladei_pinned_segment_populate(const ladei_pinned_segment *segment);
+
 /* Forgets all blocks and gives the memory of their records back to the system. All blocks were taken back before.
  * Generations go on from where they were: no stale word comes true again. */
 void ladei_pinned_segment_reset(ladei_pinned_segment *segment);

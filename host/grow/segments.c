@@ -179,6 +179,7 @@ static lade_status segment_pin_counted(lade_pinned_pool *pool, const ladei_pinne
   segment->huge = request->exact;
   segment->divided = false;
   ladei_pinned_segment_open(segment, request->node->index);
+  if (!request->exact) ladei_pinned_segment_populate(segment);
   assert(ladei_pagemap_get(&pool->map, memory.base) == NULL); /* I2: what was there before was taken out */
   status = map_set(pool, segment);
   if (status != LADE_OK) goto fail_map;

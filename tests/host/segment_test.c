@@ -2,6 +2,9 @@
 /* Segments: cutting and joining keep the blocks a partition, and any address leads to its block. */
 #include "host/blocks/segment.h"
 
+#include <sys/mman.h>
+
+#include "base/populate.h"
 #include "host/blocks/run.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"
@@ -49,6 +52,26 @@ static void cut_or_join(ladei_pinned_segment *segment, ladei_pinned_block *block
     LADE_ASSERT_EQ_SIZE(ladei_pinned_block_bytes(block, ladei_pinned_block_word(block)),
                         pages << LADEI_PINNED_PAGE_SHIFT);
   }
+}
+
+/* Pages of records in memory, of those of `count` blocks. */
+static size_t record_pages_resident(const ladei_pinned_segment *segment, size_t count) {
+  unsigned char pages[1024];
+  size_t bytes = count * sizeof(ladei_pinned_block), resident = 0;
+  LADE_EXPECT_EQ_INT(mincore(segment->blocks, bytes, pages), 0);
+  for (size_t i = 0; i < (bytes + 4095) / 4096; i++) resident += pages[i] & 1;
+  return resident;
+}
+
+LADE_TEST(Segment, GetsTheMemoryOfItsRecordsAtOnceAndNoMore) {
+  ladei_pinned_segment *segment = segment_create(PAGES);
+  LADE_ASSERT(segment != NULL);
+  bool old_kernel = madvise(segment, 4096, MADV_POPULATE_WRITE) != 0;
+  LADE_EXPECT_EQ_SIZE(record_pages_resident(segment, segment->capacity_pages), 1);
+  ladei_pinned_segment_populate(segment);
+  size_t expected = old_kernel ? 1 : (PAGES * sizeof(ladei_pinned_block) + 4095) / 4096;
+  LADE_EXPECT_EQ_SIZE(record_pages_resident(segment, segment->capacity_pages), expected);
+  ladei_pinned_segment_destroy(segment);
 }
 
 LADE_TEST(Segment, StaysAPartitionUnderRandomCuttingAndJoining) {
