@@ -47,7 +47,7 @@ class SleepPool:
     What a thread allocates from the allocator within ``with pool.use(tag)`` is the tag's, through whatever leads to the allocator:
     ``allocator.empty()``, CuPy under ``lade.cupy.install(device=pool.allocator)``. It is used as any other while it is there. Arrays of a
     suspended tag can be dropped at any time; nothing else may touch them, and no graph that uses them may be launched, from the call of
-    ``suspend()`` until ``resume()`` has returned.
+    ``suspend()`` until ``resume()`` has returned. A save that was begun reads them until it is staged.
 
     A context manager, whose end is ``close()``.
 
@@ -106,7 +106,7 @@ class SleepPool:
             take("tag", tag, str, "a str")
             if tag not in known:
                 raise _lade.InvalidArgumentError(f"tag is {tag!r}; expected one that was used: {', '.join(map(repr, known)) or 'there is none'}")
-        return [(tag, known[tag]) for tag in tags] or [each for each in known.items() if each[1].info()[0] == suspended]
+        return [(tag, known[tag]) for tag in dict.fromkeys(tags)] or [each for each in known.items() if each[1].info()[0] == suspended]
 
     @contextlib.contextmanager
     def use(self, tag: str = "default") -> Iterator[SleepPool]:

@@ -73,6 +73,16 @@ def test_tags_sleep_by_themselves(pool):
     shown(cache)[:] = 1  # there is memory
 
 
+def test_a_tag_named_twice_is_one(pool, tmp_path):
+    buffer, value = filled(pool, "weights", 1)
+    before = reserved(pool)
+    assert pool.suspend("weights", "weights") == before
+    pool.resume("weights", "weights")
+    assert pool.suspend("weights", "weights", keep="file", path=tmp_path / "one") == before
+    pool.resume()
+    np.testing.assert_array_equal(shown(buffer), value)
+
+
 def test_a_named_file_is_there_until_the_resume(pool, tmp_path):
     buffer, value = filled(pool, "a", 1)
     name = tmp_path / "bytes"

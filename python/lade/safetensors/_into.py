@@ -90,6 +90,7 @@ def load_into(tensors: dict[str, Any] | torch.nn.Module, filename: _Path, *, str
     tensors : dict or torch.nn.Module
         By name: contiguous tensors of torch or CuPy on one GPU, or DeviceBuffers, with the shapes and types of the file. A module's
         are those of its ``state_dict()``. Tensors of the file that are not among them are not read.
+        Where two share a part of their memory only, both are loaded, and which one's bytes are there is not defined.
     filename : str or os.PathLike
         A file in the format, or the ``.json`` index of several; or the URL of either (docs/sources.md).
     strict : bool
