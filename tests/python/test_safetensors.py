@@ -544,8 +544,12 @@ def test_slices_of_packed_elements(tmp_path, elements, packed):
     """Regression: lists, None, bounds beyond the tensor and tensors were refused, and True was row 1."""
     torch = pytest.importorskip("torch")
     whole = torch.arange(120, dtype=torch.uint8).reshape(6, 5, 4)
+    try:
+        wanted = same_index(torch, packed, whole)
+    except IndexError as error:  # 2.8 takes no slice behind a mask of two dimensions
+        pytest.skip(f"torch itself: {error}")
     with ours.safe_open(packed_file(tmp_path / "f4", whole), "pt") as file:
-        part, wanted = same_index(torch, elements, file.get_slice("w")), same_index(torch, packed, whole)
+        part = same_index(torch, elements, file.get_slice("w"))
     assert part.dtype == torch.float4_e2m1fn_x2 and part.shape == wanted.shape and part.view(torch.uint8).equal(wanted)
     assert part.untyped_storage().nbytes() <= max(2 * wanted.nbytes, 120)
 
