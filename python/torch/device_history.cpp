@@ -7,6 +7,7 @@
 #include "device_pools.h"
 #include "source.h"
 
+#include <algorithm>
 #include <memory>
 #include <set>
 
@@ -196,6 +197,7 @@ torch_device::SegmentInfo segment_of(const lade_device_snapshot &snapshot,
   return info;
 }
 
+constexpr size_t most_label_bytes = 4095;               // lade_history_label_set()
 thread_local std::vector<std::string> compile_contexts; // innermost last
 thread_local std::string metadata_text;
 
@@ -301,8 +303,11 @@ void DeviceHistory::pop_compile_context() {
   if (!compile_contexts.empty()) (void)lade_history_scope_push(compile_contexts.back().c_str());
 }
 
+// Events have the beginning of a longer text: PyTorch knows no limit, and decodes them as UTF-8.
 void DeviceHistory::set_user_metadata(const std::string &text) {
-  check(lade_history_label_set(text.empty() ? nullptr : text.c_str()));
+  size_t bytes = std::min(text.size(), most_label_bytes);
+  while (bytes > 0 && bytes < text.size() && (text[bytes] & 0xc0) == 0x80) bytes--;
+  check(lade_history_label_set(text.empty() ? nullptr : text.substr(0, bytes).c_str()));
   metadata_text = text;
 }
 

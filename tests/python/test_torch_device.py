@@ -262,6 +262,21 @@ def test_metadata_stand_with_events():
 
 
 @needs_calls
+def test_long_metadata_are_whole_for_the_program_and_cut_in_events():
+    """Regression: more than lade keeps of a label was an error, and PyTorch has no limit."""
+    if MINOR < 10:
+        pytest.skip("user metadata came with PyTorch 2.10")
+    assert program("""
+        torch_calls.Calls(torch.__version__).native.calls_device_history(1, 0, 1)
+        text = "x" * 4094 + "\\u00e9" * 500
+        C._cuda_setMemoryMetadata(text)
+        a = alloc(1000)
+        print(C._cuda_getMemoryMetadata() == text)
+        print([len(e["user_metadata"]) for e in snapshot()["device_traces"][0] if e["action"] == "alloc"])
+    """) == ["True", "[4094]"]
+
+
+@needs_calls
 def test_threads_with_pools_beside_histories_and_snapshots():
     """Pools begin and end in four threads while a fifth turns the history on and off and looks at everything."""
     assert program("""
