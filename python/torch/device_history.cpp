@@ -199,6 +199,7 @@ torch_device::SegmentInfo segment_of(const lade_device_snapshot &snapshot,
 
 constexpr size_t most_label_bytes = 4095;               // lade_history_label_set()
 thread_local std::vector<std::string> compile_contexts; // innermost last
+thread_local bool compile_scope_is_open = false;        // of the innermost
 thread_local std::string metadata_text;
 
 } // namespace
@@ -288,19 +289,23 @@ std::vector<AnnotationEntry> DeviceHistory::annotations() const {
   return {annotations_.begin(), annotations_.end()};
 }
 
-// V3. A refusal (64 scopes, 4,095 bytes) leaves events without the name, and no more.
+// V3. A refusal (64 scopes, 4,095 bytes) leaves events without the name, and scopes of the program as they are.
+static void compile_context_show() {
+  if (compile_scope_is_open) (void)lade_history_scope_pop();
+  compile_scope_is_open =
+      !compile_contexts.empty() && lade_history_scope_push(compile_contexts.back().c_str()) == LADE_OK;
+}
+
 void DeviceHistory::push_compile_context(const std::string &name) {
   if (!is_on()) return;
-  if (!compile_contexts.empty()) (void)lade_history_scope_pop();
   compile_contexts.push_back(name);
-  (void)lade_history_scope_push(name.c_str());
+  compile_context_show();
 }
 
 void DeviceHistory::pop_compile_context() {
   if (compile_contexts.empty()) return;
-  (void)lade_history_scope_pop();
   compile_contexts.pop_back();
-  if (!compile_contexts.empty()) (void)lade_history_scope_push(compile_contexts.back().c_str());
+  compile_context_show();
 }
 
 // Events have the beginning of a longer text: PyTorch knows no limit, and decodes them as UTF-8.

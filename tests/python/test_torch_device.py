@@ -262,6 +262,20 @@ def test_metadata_stand_with_events():
 
 
 @needs_calls
+def test_names_of_the_compiler_leave_the_programs_scopes():
+    """Regression: the end of a compile context whose name was refused ended a scope of the program's."""
+    assert program("""
+        native = torch_calls.Calls(torch.__version__).native
+        native.calls_device_history(1, 0, 1)
+        library = ctypes.CDLL(next(line.split()[-1] for line in open("/proc/self/maps") if "liblade.so" in line))
+        print(library.lade_history_scope_push(b"program"))
+        for name_bytes in (5000, 100):
+            print(native.calls_device_compile_context(ctypes.c_size_t(name_bytes)), native.calls_device_compile_context(ctypes.c_size_t(0)))
+        print(library.lade_history_scope_pop(), library.lade_history_scope_pop() != 0)
+    """, head="import ctypes\ninstall()\n") == ["0", "0", "0", "0", "0", "0", "True"]
+
+
+@needs_calls
 def test_long_metadata_are_whole_for_the_program_and_cut_in_events():
     """Regression: more than lade keeps of a label was an error, and PyTorch has no limit."""
     if MINOR < 10:

@@ -310,6 +310,18 @@ CALLS_EXPORT int calls_device_history(int enabled, int level, int clear) {
   });
 }
 
+// Begins a context of the compiler, of a name of so many bytes; 0: ends one.
+CALLS_EXPORT int calls_device_compile_context(size_t name_bytes) {
+  return told([&] {
+    std::string name(name_bytes, 'n');
+    if (name_bytes == 0)
+      device::get()->popCompileContext();
+    else
+      device::get()->pushCompileContext(name);
+    return 0;
+  });
+}
+
 // The number of the context of the last event of this kind; 0: none, -2: no such event.
 CALLS_EXPORT int64_t calls_device_event_context(int action) {
   return told([&]() -> int64_t {
