@@ -63,13 +63,23 @@ static size_t record_pages_resident(const ladei_pinned_segment *segment, size_t 
   return resident;
 }
 
+/* Old kernels refuse the advice, and an emulator of another processor takes it and does nothing. */
+static bool system_populates(void) {
+  unsigned char resident = 0;
+  void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  LADE_EXPECT(page != MAP_FAILED);
+  (void)madvise(page, 4096, MADV_POPULATE_WRITE);
+  LADE_EXPECT_EQ_INT(mincore(page, 4096, &resident), 0);
+  LADE_EXPECT_EQ_INT(munmap(page, 4096), 0);
+  return (resident & 1) != 0;
+}
+
 LADE_TEST(Segment, GetsTheMemoryOfItsRecordsAtOnceAndNoMore) {
   ladei_pinned_segment *segment = segment_create(PAGES);
   LADE_ASSERT(segment != NULL);
-  bool old_kernel = madvise(segment, 4096, MADV_POPULATE_WRITE) != 0;
   LADE_EXPECT_EQ_SIZE(record_pages_resident(segment, segment->capacity_pages), 1);
   ladei_pinned_segment_populate(segment);
-  size_t expected = old_kernel ? 1 : (PAGES * sizeof(ladei_pinned_block) + 4095) / 4096;
+  size_t expected = system_populates() ? (PAGES * sizeof(ladei_pinned_block) + 4095) / 4096 : 1;
   LADE_EXPECT_EQ_SIZE(record_pages_resident(segment, segment->capacity_pages), expected);
   ladei_pinned_segment_destroy(segment);
 }
