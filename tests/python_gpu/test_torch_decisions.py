@@ -354,46 +354,36 @@ PROGRAMS = {name.removeprefix("program_"): each for name, each in list(globals()
 
 
 class Places:
-    """Of addresses: the number of the region, and the place in it. Segments that touch when they are mapped are of one region."""
+    """Of addresses: the number of the region, and the place in it. `joins`: memory that touches a region makes it longer, as where segments
+    are mapped piece by piece; else each segment is a region."""
 
-    def __init__(self):
-        self.begins, self.regions = [], {}
+    def __init__(self, joins):
+        self.joins, self.count, self.begins, self.regions = joins, 0, [], {}
 
     def add(self, address, size):
         at = bisect.bisect_right(self.begins, address) - 1
-        if at >= 0:
-            begin = self.begins[at]
-            number, end = self.regions[begin]
-            if address <= end and begin <= address:
-                self.regions[begin] = (number, max(end, address + size))
-                return
-        bisect.insort(self.begins, address)
-        self.regions[address] = (len(self.regions), address + size)
+        if self.joins and at >= 0 and address <= self.regions[self.begins[at]][1]:
+            number, end = self.regions[self.begins[at]]
+            self.regions[self.begins[at]] = (number, max(end, address + size))
+            return
+        if address not in self.regions:
+            bisect.insort(self.begins, address)
+        self.regions[address] = (self.count, address + size)
+        self.count += 1
 
     def of(self, address):
         at = bisect.bisect_right(self.begins, address) - 1
         return (-1, 0) if at < 0 else (self.regions[self.begins[at]][0], address - self.begins[at])
 
 
-def events_of(trace, alone):
-    """`alone`: each segment is a region, also where it touches another."""
-    places, streams, events = Places(), {}, []
-    segments = {}
+def events_of(trace, joins):
+    places, streams, events = Places(joins), {}, []
     for each in trace:
-        action, address, size = each["action"], each.get("addr", 0), each["size"]  # one that says "oom" has no address
-        if action == "segment_alloc" and alone:
-            segments[address] = len(events)
-        elif action in ("segment_alloc", "segment_map"):
-            places.add(address, size)
-        stream = streams.setdefault(each["stream"], len(streams))
-        if action == "oom":
-            place = ()
-        elif alone:
-            begin = max((begin for begin in segments if begin <= address), default=0)
-            place = (segments.get(begin, -1), address - begin)
-        else:
-            place = places.of(address)
-        events.append([action, *place, size, stream])
+        action, size = each["action"], each["size"]
+        if action in ("segment_alloc", "segment_map"):
+            places.add(each["addr"], size)
+        place = () if action == "oom" else places.of(each["addr"])
+        events.append([action, *place, size, streams.setdefault(each["stream"], len(streams))])
     return completions_in_order(events)
 
 
@@ -430,7 +420,7 @@ def one(who, settings, folder):
             failed = f"{type(error).__name__}: {error}"
         gc.collect()
         snapshot = torch.cuda.memory._snapshot()
-        told[name] = {"failed": failed, "events": events_of(snapshot["device_traces"][0], "expandable" not in settings)}
+        told[name] = {"failed": failed, "events": events_of(snapshot["device_traces"][0], "expandable" in settings)}
         if folder:
             torch.cuda.memory._dump_snapshot(os.path.join(folder, f"{name}.pickle"))
     print(json.dumps(told))
